@@ -7,17 +7,20 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version
 DATA ?= data
 ASSETS := $(wildcard src/msdscore/*/assets)
 
-.PHONY: help setup demo test test-all test-transformers4 check format bench evidence paper paper-docs reproduce train-mini docs notebooks release clean
+.PHONY: help setup demo test test-all test-light test-transformers4 test-lowest coverage check format bench evidence paper paper-docs reproduce train-mini docs notebooks release clean
 
 help:
 	@echo "make demo      score sample photographs and write a page"
 	@echo "make test      run the fast tests"
 	@echo "make test-all  also run the slow tests: training, clusters, notebooks"
+	@echo "make test-light   run the tests of the metric in an environment without torch"
 	@echo "make test-transformers4   run the encoder tests with transformers 4.57"
+	@echo "make test-lowest   run the light tests with the lowest supported versions"
+	@echo "make coverage  run the fast tests and fail below the coverage floor"
 	@echo "make check     check format, lint, types and import layers"
 	@echo "make bench     measure the speed relative to a plain loop"
 	@echo "make evidence  measure agreement with human judgements (DATA=folder ROWS=rows.jsonl)"
-	@echo "make paper     run all tables and figures of the paper (ENCODER=name DATA=folder [ALSO='names'] [LOCAL=checkpoints] [LIMIT=items])"
+	@echo "make paper     run all tables and figures of the paper (ENCODER=name DATA=folder [ALIGNER=folder] [ALSO='names'] [LOCAL=checkpoints] [LIMIT=items])"
 	@echo "make reproduce compare with published values of real checkpoints (DATA=folder ARGS='--local folder')"
 	@echo "make train-mini train the shipped encoder (ARGS='--data rows.jsonl --images folder -o run')"
 	@echo "make docs      build the documentation in build/docs"
@@ -28,13 +31,13 @@ help:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# Only the dependencies of the demo.
-$(VENV)/demo-ready: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[demo]'
+# Only the dependencies of the demo, without torch.
+$(VENV)/demo-ready: $(VENV)/bin/python pyproject.toml weights/pyproject.toml constraints.txt
+	$(PIP) --editable weights --editable '.[demo]'
 	touch $@
 
-$(VENV)/ready: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[$(EXTRAS)]'
+$(VENV)/ready: $(VENV)/bin/python pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
+	$(PIP) --editable weights --editable '.[$(EXTRAS)]' --editable 'lab[all]'
 	touch $(VENV)/demo-ready $@
 
 setup: $(VENV)/ready
@@ -49,30 +52,56 @@ test: setup
 test-all: test
 	$(BIN)/python -m pytest -n 2 -m slow
 
+# The metric in an environment without torch, PyArrow and DuckDB.
+LIGHT := .venv-light
+$(LIGHT)/ready: pyproject.toml weights/pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LIGHT)
+	PIP_CONSTRAINT=constraints.txt $(LIGHT)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  ./weights --editable '.[demo]' pytest hypothesis beartype jaxtyping
+	touch $@
+
+test-light: $(LIGHT)/ready
+	$(LIGHT)/bin/python -m pytest tests/test_light.py
+	$(LIGHT)/bin/python perf/weight.py
+
 # The encoders work with transformers 4 and 5; the default environment has 5.
 TF4 := .venv-transformers4
-$(TF4)/ready: pyproject.toml constraints.txt
+$(TF4)/ready: pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TF4)
 	grep -viE '^(transformers|huggingface_hub|tokenizers)==' constraints.txt > $(TF4)/constraints.txt
 	PIP_CONSTRAINT=$(TF4)/constraints.txt $(TF4)/bin/python -m pip --disable-pip-version-check install --quiet \
 	  transformers==4.57.1 huggingface_hub==0.36.0 tokenizers==0.22.1 \
-	  beartype hatchling hypothesis pytest --editable '.[hf,openclip,stats]'
+	  beartype hatchling hypothesis pytest --editable weights --editable '.[hf,openclip]' --editable lab
 	touch $@
 
 test-transformers4: $(TF4)/ready
 	$(TF4)/bin/python -m pytest tests/test_encoders_*.py
 
+# The lower bounds of [project] instead of the pins in constraints.txt.
+LOWEST := .venv-lowest
+test-lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) tools/lowest_bounds.py pyproject.toml > $(LOWEST)/constraints.txt
+	PIP_CONSTRAINT=$(LOWEST)/constraints.txt $(LOWEST)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  '.[files]' ./weights pytest hypothesis beartype jaxtyping
+	$(LOWEST)/bin/python -m pytest tests/test_light.py
+
+coverage: setup
+	$(PIP) pytest-cov
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov=msdscore --cov=msdscore_lab --cov-report=term:skip-covered --cov-fail-under=$(FLOOR)
+FLOOR ?= 80
+
 check: setup
-	$(BIN)/ruff format --check src tests tools perf
-	$(BIN)/ruff check src tests tools perf
+	$(BIN)/ruff format --check src lab tests tools perf
+	$(BIN)/ruff check src lab tests tools perf
 	$(BIN)/oxfmt --check $(ASSETS)
 	$(BIN)/oxlint $(ASSETS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup
-	$(BIN)/ruff format src tests tools perf
-	$(BIN)/ruff check --fix src tests tools perf
+	$(BIN)/ruff format src lab tests tools perf
+	$(BIN)/ruff check --fix src lab tests tools perf
 	$(BIN)/oxfmt $(ASSETS)
 
 bench: setup
@@ -95,26 +124,26 @@ evidence: setup
 	study chair words --root $(DATA) --marks chair --synonyms $(DATA)/coco_object_synonyms.txt --limit 400; \
 	if test -n "$(ROWS)"; then study words words --marks captions --rows $(ROWS); \
 	  study missing missing --rows $(ROWS) --limit 200; study match match --rows $(ROWS) --limit 300; fi
-	$(BIN)/python tools/evidence_page.py --results build/evidence --output docs/evidence.md
+	$(BIN)/python -m msdscore_lab.paper evidence --results build/evidence --output docs/lab/evidence.md
 
-# Tables and figures of the paper for any encoder; finished steps are not repeated. The page is OUT/paper.md;
-# `make paper-docs` writes the results of mini into docs/paper.md.
-ENCODER ?= mini
+# Tables and figures of the paper for any encoder; finished steps are not repeated. The pages are OUT/paper.md and
+# OUT/paper.tex; `make paper-docs ENCODER=mini` writes the results of mini into docs/lab/paper.md.
+ENCODER ?= clip-l14
 OUT ?= build/paper/$(ENCODER)
 paper: setup
-	$(BIN)/python tools/paper_run.py --encoder $(ENCODER) --data $(DATA) -o $(OUT) $(if $(LOCAL),--local $(LOCAL)) \
-	  $(if $(LIMIT),--limit $(LIMIT)) $(foreach name,$(ALSO),--also $(name)) $(ARGS)
+	$(BIN)/python -m msdscore_lab.paper run --encoder $(ENCODER) --data $(DATA) -o $(OUT) $(if $(LOCAL),--local $(LOCAL)) \
+	  $(if $(ALIGNER),--aligner $(ALIGNER)) $(if $(LIMIT),--limit $(LIMIT)) $(foreach name,$(ALSO),--also $(name)) $(ARGS)
 
 paper-docs: setup
-	$(BIN)/python tools/paper_page.py --results $(OUT) --output docs/paper.md
+	$(BIN)/python -m msdscore_lab.paper page --results $(OUT) --output docs/lab/paper.md
 
 # Resumes an interrupted run; weights come from the hub, or from folders in ARGS.
 reproduce: setup
-	$(BIN)/python tools/reproduce run --data $(DATA) --output build/reproduce $(ARGS)
+	$(BIN)/python -m msdscore_lab.reproduce run --data $(DATA) --output build/reproduce $(ARGS)
 
 train-mini: setup
-	$(PIP) --editable '.[mini,train]'
-	$(BIN)/python tools/train_mini $(ARGS)
+	$(PIP) --editable 'lab[train]'
+	$(BIN)/python -m msdscore_lab.train_mini $(ARGS)
 
 notebooks: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
@@ -129,12 +158,13 @@ RELEASE := .venv-release
 release: setup
 	rm -rf dist $(RELEASE)
 	$(BIN)/python -m hatchling build -d dist
+	cd weights && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
 	$(PYTHON) -m venv $(RELEASE)
-	PIP_CONSTRAINT=constraints.txt $(RELEASE)/bin/python -m pip --disable-pip-version-check install --quiet "$$(ls dist/*.whl)[demo,serve]"
+	PIP_CONSTRAINT=constraints.txt $(RELEASE)/bin/python -m pip --disable-pip-version-check install --quiet dist/msdscore_mini-*.whl "$$(ls dist/msdscore-*.whl)[demo,serve]"
 	$(PIP) --editable '.[release]'
 	$(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json $(RELEASE)
 	$(BIN)/pip-licenses --python=$(RELEASE)/bin/python --format=markdown --order=license --with-urls --output-file=dist/licences.md
 
 clean:
 	rm -rf $(VENV) .venv-* build dist demo-out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -29,5 +29,5 @@ nb_execution_mode = "off"  # notebooks are stored with outputs; tests execute th
 autodoc_typehints = "description"
 highlight_language = "bash"  # code blocks without a language are shell commands
 copybutton_prompt_text = "$ "
-exclude_patterns = ["build", "decisions.md"]  # for developers; linked from CONTRIBUTING.md
+exclude_patterns = ["build"]
 suppress_warnings = ["myst.header"]

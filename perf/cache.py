@@ -51,7 +51,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         rows = write_rows(folder, args.images, args.captions)
-        spec = ScorerSpec(encoder=args.encoder, config="short")
+        spec = ScorerSpec(encoder=args.encoder, form="short")
         full = replace(spec, cache=CacheSettings(folder=str(folder / "full")))
         half = replace(spec, cache=CacheSettings(folder=str(folder / "half"), half=True))
         runs = {

@@ -17,8 +17,8 @@ from mini import seconds as cost
 from PIL import Image
 from scoring import side
 
+from msdscore.core.divergence import diverge
 from msdscore.core.mixture import FitSettings
-from msdscore.core.schedule import diverge
 
 PAIRS = 60  # approximately, per measurement
 FITS = {"image_fit": FitSettings(components=3), "text_fit": FitSettings(components=2)}

@@ -26,8 +26,8 @@ import torch
 from against_torchmetrics import clip_scores
 from synthetic_clip import LARGE, SMALL, TAR_ROWS, make_captions, make_checkpoint, make_lists, make_rows
 
-from msdscore.core.device import launching
 from msdscore.core.embeddings import unit
+from msdscore.core.gpu.device import launching
 from msdscore.encoders.base import Embeddings
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.canvas import read_pixels
@@ -47,7 +47,7 @@ class Pooled:
 
     @torch.no_grad()
     def encode_images(self, images):
-        from msdscore.encoders.vision.preprocessing import stack_pixels
+        from msdscore.encoders.vision.batches import stack_pixels
 
         model = self._encoder._model
         pixels = stack_pixels(images, self._encoder.preprocessing, self.device).to(self._encoder.precision)
@@ -55,7 +55,7 @@ class Pooled:
 
     @torch.no_grad()
     def encode_texts(self, texts):
-        from msdscore.core.device import sent
+        from msdscore.core.gpu.device import sent
         from msdscore.encoders.tokens import pack, tokenise_all
 
         model = self._encoder._model
@@ -74,7 +74,7 @@ class Cosine(Pipeline):
     """A pipeline that only computes the cosine of pooled vectors."""
 
     def score(self, decoded, captions, owner, *, worst=0, references=()):
-        from msdscore.core.device import fetching, sent
+        from msdscore.core.gpu.device import fetching, sent
 
         device = self.encoder.device
         with launching(device):

@@ -23,7 +23,7 @@ from unittest.mock import patch
 from end_to_end import cores_rate, dtype_on, load, peak, prepare, reporter, requests, seconds, stream
 from synthetic_clip import make_captions, make_lists, make_tars
 
-from msdscore.core import device as core_device
+from msdscore.core.gpu import device as core_device
 from msdscore.scoring import pipeline as scoring_pipeline
 from msdscore.scoring import stream as scoring_stream
 from msdscore.scoring.decoding import DecodingProcesses

@@ -21,8 +21,6 @@ import torch
 from PIL import Image
 
 import msdscore.cli.app
-import msdscore.lab.align.run.train
-import msdscore.lab.benchmarks.run.runner
 import msdscore.run.rows  # noqa: F401, imported before forking
 
 torch.set_num_threads(1)
@@ -79,8 +77,8 @@ def train(inputs: Path, output: Path) -> None:
     from dataclasses import replace
 
     from align_data import recipe, source
-    from msdscore.lab.align.run.parts import TrainOptions
-    from msdscore.lab.align.run.train import train as run
+    from msdscore_lab.align.run.parts import TrainOptions
+    from msdscore_lab.align.run.train import train as run
 
     options = TrainOptions(device="cpu", workers=1, resume=(output / "run").exists())
     small = recipe(train={"steps": 30, "save_every": 5, "log_every": 10})

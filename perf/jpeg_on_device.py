@@ -46,7 +46,7 @@ from PIL import Image
 from pixels import reordered_fraction
 from synthetic_clip import TAR_ROWS, make_captions, make_lists, make_tars
 
-from msdscore.core.device import launching
+from msdscore.core.gpu.device import launching
 from msdscore.encoders.registry import load_encoder
 from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
 from msdscore.encoders.vision.device import decode_jpegs

@@ -7,11 +7,10 @@ import statistics
 
 import torch
 
-from msdscore.core import fused
+from msdscore.core.divergence import diverge, fit_all
 from msdscore.core.embeddings import Embeddings
-from msdscore.core.evidence import Bank
+from msdscore.core.gpu import fused
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.core.schedule import diverge, fit_all
 
 # patches, components, start, dtype: every size class, and the most components
 CHECKS = [
@@ -84,16 +83,16 @@ def check_bank(items, components):
     half = [Mixture(fit.means.half(), fit.log_weights.half(), fit.kappa) for fit in fitted]
     wide = [Mixture(fit.means.double().cpu(), fit.log_weights.double().cpu(), fit.kappa) for fit in half]
     options = {"image_fit": settings[0], "text_fit": settings[1]}
-    result = diverge(images, texts, numbers, numbers, **options, bank=Bank(*half))
+    result = diverge(images, texts, numbers, numbers, **options, background=half)
     exact = diverge(
         *[point_set(item.points.double().cpu(), item.mask.cpu(), item.keys.cpu()) for item in (images, texts)],
-        numbers.cpu(), numbers.cpu(), **options, bank=Bank(*wide),
+        numbers.cpu(), numbers.cpu(), **options, background=wide,
     )  # fmt: skip
     gaps = [(getattr(result, name).cpu() - getattr(exact, name)).abs().max().item() for name in ("coverage", "support")]
     third = slice(2, 3)
     single = diverge(
         *[point_set(item.points[third], item.mask[third], item.keys[third]) for item in (images, texts)],
-        numbers[:1], numbers[:1], **options, bank=Bank(*half),
+        numbers[:1], numbers[:1], **options, background=half,
     )  # fmt: skip
     same = all(torch.equal(getattr(single, name), getattr(result, name)[third]) for name in ("coverage", "support"))
     print(f"{items:>5} background items, K={components}: off by {gaps[0]:.1e} {gaps[1]:.1e}, same bits {same}")

@@ -13,7 +13,7 @@ from PIL import Image
 
 from msdscore import Scorer
 from msdscore.io.images import open_image
-from msdscore.io.parquet_images import stored_images
+from msdscore.io.parquet_images import StoredImages
 
 CAPTIONS = 4  # per image
 LANCZOS = Image.Resampling.LANCZOS
@@ -39,15 +39,15 @@ CHANGES = {
 
 def main(rows, images, count="40", encoder="mini"):
     """Print the table of the model card."""
-    stored = stored_images([Path(images)], "file_name")
+    stored = StoredImages([Path(images)], "file_name")
     captions = {}
     for line in Path(rows).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         captions.setdefault(row["image"], []).append(row["caption"])
-    names = [name for name in captions if name in stored]
+    names = [name for name in captions if stored.find(name)]
     names = names[:: max(1, len(names) // int(count))][: int(count)]
     chosen = [(name, text) for name in names for text in list(dict.fromkeys(captions[name]))[:CAPTIONS]]
-    originals = {name: open_image(stored[name].read()) for name in names}
+    originals = {name: open_image(stored.find(name).read()) for name in names}
     scorer = Scorer(encoder)
 
     def score(change):

@@ -1,12 +1,11 @@
-"""Latency of the page: editing a caption while another client is active, and filters over a scored file.
+"""Latency of the page: editing a caption while another client is active.
 
-Run with: python perf/page.py [--encoder mini] [--edits 60] [--rows 100000]; 0 edits skips them.
+Run with: python perf/page.py [--encoder mini] [--edits 60].
 The page waits 60 ms after the last key, so an edit settles in 300 ms if its response takes less than 240 ms.
 """
 
 import argparse
 import base64
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from itertools import count
 from statistics import median, quantiles
 
 import httpx
-import numpy as np
 from PIL import Image
 from serve import service
 
@@ -113,39 +111,12 @@ def measure_edits(encoder: str, edits: int) -> None:
         )
 
 
-def measure_filters(rows: int) -> None:
-    numbers = np.random.default_rng(0).uniform(size=rows)
-    lines = [
-        json.dumps({"caption": caption(row), "image": f"{row}.jpg", "match": value, "msd": value})
-        for row, value in enumerate(numbers)
-    ]
-    with service("--encoder", "toy") as (port, _), httpx.Client(timeout=60) as client:
-        client.base_url = httpx.URL(f"http://127.0.0.1:{port}/")
-
-        def ask(**request: object) -> tuple[dict[str, object], float]:
-            started = time.perf_counter()
-            answer = client.post("v1/rows", **request)
-            return answer.json(), 1000 * (time.perf_counter() - started)
-
-        table, read = ask(files={"file": ("scored.jsonl", "\n".join(lines).encode())})
-        named = {"file": table["file"], "count": "20"}
-        times = [
-            ask(data=named | fields, files={"none": b""})[1]
-            for fields in ({"contains": "PIZZA"}, {"low": "0.2", "high": "0.25"}, {"by": "msd"}, {"start": "50000"})
-            for _ in range(5)
-        ]
-    print(f"a scored file of {rows} rows: read in {read:.0f} ms, a filter or a page takes {median(times):.0f} ms")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--encoder", default="mini")
     parser.add_argument("--edits", type=int, default=60)
-    parser.add_argument("--rows", type=int, default=100_000)
     args = parser.parse_args()
-    if args.edits:
-        measure_edits(args.encoder, args.edits)
-    measure_filters(args.rows)
+    measure_edits(args.encoder, args.edits)
 
 
 if __name__ == "__main__":

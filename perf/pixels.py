@@ -20,10 +20,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from msdscore.encoders.vision.batches import stack_pixels
 from msdscore.encoders.vision.canvas import read_pixels
-from msdscore.encoders.vision.preprocessing import as_prepared, prepare_image, stack_pixels
+from msdscore.encoders.vision.preprocessing import as_prepared, prepare_image
 from msdscore.io.images import ImageLimits, open_image
-from msdscore.io.parquet_images import stored_images
+from msdscore.io.parquet_images import StoredImages
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.spec import ScorerSpec
 
@@ -118,13 +119,13 @@ def main():
     parser.add_argument("images", type=Path)
     parser.add_argument("--count", type=int, default=150)
     args = parser.parse_args()
-    stored, rows = stored_images([args.images], "file_name"), {}
+    stored, rows = StoredImages([args.images], "file_name"), {}
     for line in args.rows.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         rows.setdefault(row["image"], []).extend(row.get("captions") or [row["caption"]])
-    names = [name for name in rows if name in stored]
+    names = [name for name in rows if stored.find(name)]
     names = names[:: max(1, len(names) // args.count)][: args.count]
-    images = [open_image(stored[name].read()) for name in names]
+    images = [open_image(stored.find(name).read()) for name in names]
     captions, owner = [], []
     for index, name in enumerate(names):
         # The captions of the image, and one of the next image.

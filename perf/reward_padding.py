@@ -17,9 +17,9 @@ from random import Random
 from msdscore import ScorerSpec
 from msdscore.integrations.trl import length_neutral
 from msdscore.intervals import bootstrap_mean
-from msdscore.io.parquet_images import stored_images
-from msdscore.lab.stats.ranks import kendall_b, prepare
+from msdscore.io.parquet_images import StoredImages
 from msdscore.scorer import shared_scorer
+from msdscore_lab.stats.ranks import kendall_b, prepare
 
 FILLER = (
     "The image captures a moment in time.",
@@ -69,12 +69,12 @@ def main() -> None:
     rows = [json.loads(line) for line in args.rows.read_text(encoding="utf-8").splitlines()]
     Random(0).shuffle(rows)
     rows = rows[: args.limit]
-    stored = stored_images(sorted(args.rows.parent.glob(f"{args.rows.stem}.images*.parquet")), "file_name")
+    stored = StoredImages(sorted(args.rows.parent.glob(f"{args.rows.stem}.images*.parquet")), "file_name")
     texts = [variants(row["captions"] if "captions" in row else [row["caption"]]) for row in rows]
     names = list(texts[0])
     scorer = shared_scorer(length_neutral(ScorerSpec(encoder=args.encoder)))
     scores = scorer.score_batch(
-        [stored[row["image"]].read() for row in rows],
+        [stored.find(row["image"]).read() for row in rows],
         [variant[name] for variant in texts for name in names],
         owner=[number for number, variant in enumerate(texts) for _ in variant],
     )

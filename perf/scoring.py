@@ -12,9 +12,9 @@ import time
 import torch
 from textbook import divergences
 
+from msdscore.core.divergence import diverge
 from msdscore.core.embeddings import Embeddings
 from msdscore.core.mixture import FitSettings
-from msdscore.core.schedule import diverge
 
 # patches, tokens, captions per image, dimension, components
 SHAPES = [

@@ -18,20 +18,20 @@ from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Features
 from msdscore.encoders.mini.lite2 import Lite2
 from msdscore.encoders.mini.minilm import MiniLM
-from msdscore.lab.align.aligner import learning_rate, make_optimiser, moving_average
-from msdscore.lab.align.objective import Parts, objective
-from msdscore.lab.align.processes import World
-from msdscore.lab.align.repeatable import deterministic_kernels, draw, seeded
+from msdscore_lab.align.aligner import learning_rate, make_optimiser, moving_average
+from msdscore_lab.align.objective import Parts, objective
+from msdscore_lab.align.processes import World
+from msdscore_lab.align.repeatable import deterministic_kernels, draw, seeded
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
-from train_mini.batches import ResidentBatches
-from train_mini.images import ResidentImages
-from train_mini.model import MiniAligner, TunedTrunk
-from train_mini.recipe import load_mini
-from train_mini.sampling import Pools
-from train_mini.terms import TERMS, MiniStep
-from train_mini.texts import FlatTexts, TextPool
+from msdscore_lab.train_mini.batches import ResidentBatches
+from msdscore_lab.train_mini.images import ResidentImages
+from msdscore_lab.train_mini.model import MiniAligner, TunedTrunk
+from msdscore_lab.train_mini.recipe import load_mini
+from msdscore_lab.train_mini.sampling import Pools
+from msdscore_lab.train_mini.terms import TERMS, MiniStep
+from msdscore_lab.train_mini.texts import FlatTexts, TextPool
 
 WORDS, CLASSES, IMAGES, EPOCHS, ALL = 12_000, 80, 4096, 12, 28_700
 

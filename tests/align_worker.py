@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 from align_data import source
-from msdscore.lab.align.recipe import Recipe, load_recipe
-from msdscore.lab.align.run.parts import TrainOptions
-from msdscore.lab.align.run.train import train
+from msdscore_lab.align.recipe import Recipe, load_recipe
+from msdscore_lab.align.run.parts import TrainOptions
+from msdscore_lab.align.run.train import train
 
 
 def main(recipe: str, rows: str, run: str, pause: str) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 from PIL import Image
 
 from msdscore.errors import ImageError
-from msdscore.lab.benchmarks.run.cases import make_vectors
-from msdscore.lab.metrics.base import Cases
 from msdscore.scorer import Scorer
+from msdscore_lab.benchmarks.run.cases import make_vectors
+from msdscore_lab.metrics.base import Cases
 
 
 def make_batch(

@@ -4,7 +4,6 @@ import torch
 
 from msdscore.core.embeddings import Embeddings, real_points
 from msdscore.core.mixture import log_density
-from msdscore.core.paper import share
 
 
 def point_set(points, mask, keys):
@@ -39,4 +38,5 @@ def take(side, index):
 def terms(points, mask, *, own, other):
     """Return the term of each real point of KL(own‖other), from the formula."""
     solid = real_points(points, mask)
-    return share(log_density(own, solid) - log_density(other, solid), mask)
+    terms = (log_density(own, solid) - log_density(other, solid)) / mask.sum(dim=1, keepdim=True).clamp_min(1)
+    return terms.masked_fill(~mask, 0.0)

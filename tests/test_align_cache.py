@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from align_data import draw, make_rows, recipe, source
 from msdscore.errors import ConfigError
 from msdscore.io.atomic import in_turn
-from msdscore.lab.align.data.samples import make_view
-from msdscore.lab.align.features import MatrixStore, MatrixWriter
-from msdscore.lab.align.recipe import SampleSpec
-from msdscore.lab.align.repeatable import deterministic_kernels
-from msdscore.lab.align.run.parts import TrainOptions
-from msdscore.lab.align.run.train import train
+from msdscore_lab.align.data.samples import make_view
+from msdscore_lab.align.features import MatrixStore, MatrixWriter
+from msdscore_lab.align.recipe import SampleSpec
+from msdscore_lab.align.repeatable import deterministic_kernels
+from msdscore_lab.align.run.parts import TrainOptions
+from msdscore_lab.align.run.train import train
 
 CPU = TrainOptions(device="cpu", workers=2)
 VIEWS = {"views": 3, "contrast": 0.2}

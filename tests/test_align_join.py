@@ -9,10 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from align_data import draw, make_rows, recipe, source, things
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.encoders.aligned.heads import join_states, split_features
 from msdscore.encoders.aligned.towers import ImageTowerSpec
 from msdscore.encoders.base import Features, prepare_and_encode
@@ -20,9 +19,9 @@ from msdscore.encoders.loading.tensors import packed, widened
 from msdscore.encoders.mini.lite2 import Lite2, branch_maps, share_stages
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError, WeightsError
-from msdscore.lab.align.export import export, join
-from msdscore.lab.align.run.parts import TrainOptions
-from msdscore.lab.align.run.train import train
+from msdscore_lab.align.export import export, join
+from msdscore_lab.align.run.parts import TrainOptions
+from msdscore_lab.align.run.train import train
 
 CAPTIONS = ["a red square", "two green circles on a table"]
 IMAGES = [draw(colour, shape) for _, colour, shape in things()[:3]]
@@ -110,7 +109,7 @@ def test_backbone_weights_are_not_treated_as_tuned_stages(members, tmp_path):
 
 
 def test_join_command_writes_an_encoder(members, tmp_path):
-    result = CliRunner().invoke(app, ["align", "join", *map(str, members), "-o", str(tmp_path / "out")])
+    result = invoke("align", "join", *map(str, members), "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert "load it with --encoder" in result.output
     assert load_encoder(str(tmp_path / "out"), device="cpu").signature.startswith("out@")

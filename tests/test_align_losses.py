@@ -8,8 +8,8 @@ import torch
 
 from align_data import projected
 from msdscore.core.mixture import FitSettings, fit
-from msdscore.lab.align.aligner import make_optimiser
-from msdscore.lab.align.losses import (
+from msdscore_lab.align.aligner import make_optimiser
+from msdscore_lab.align.losses import (
     absent_words,
     caption_table,
     fit_mixtures,
@@ -20,7 +20,7 @@ from msdscore.lab.align.losses import (
     token_table,
     word_loss,
 )
-from msdscore.lab.align.recipe import TrainSpec
+from msdscore_lab.align.recipe import TrainSpec
 from point_sets import terms
 
 
@@ -50,7 +50,7 @@ def test_token_table_is_the_maximum_over_patches(monkeypatch):
         [torch.stack([max(x @ y for x in images.points[b][images.mask[b]]) for b in range(3)]) for y in tokens]
     )
     assert torch.allclose(token_table(images, tokens), wanted)
-    monkeypatch.setattr("msdscore.lab.align.losses.MAX_TABLE_SIZE", 1)
+    monkeypatch.setattr("msdscore_lab.align.losses.MAX_TABLE_SIZE", 1)
     assert torch.allclose(token_table(images, tokens), wanted)
 
 
@@ -144,7 +144,7 @@ def test_token_table_has_the_gradient_of_the_maximum(monkeypatch):
     texts = projected(2, 4, seed=4)
     tokens = texts.points[texts.mask].requires_grad_(True)
     for room in (1, 1 << 20):
-        monkeypatch.setattr("msdscore.lab.align.losses.MAX_TABLE_SIZE", room)
+        monkeypatch.setattr("msdscore_lab.align.losses.MAX_TABLE_SIZE", room)
 
         def table(tokens, points):
             return token_table(replace(images, points=points), tokens)

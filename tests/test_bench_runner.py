@@ -12,40 +12,21 @@ import pytest
 from PIL import Image
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_images, write_rows
+from counting import CountingEncoder
 from msdscore.encoders import backbone
-from msdscore.encoders.registry import built_in, load_encoder
+from msdscore.encoders.registry import built_in
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
-from msdscore.lab.benchmarks.base import Pair, image_key, wrong_images
-from msdscore.lab.benchmarks.registry import benchmarks, load
-from msdscore.lab.benchmarks.results.grids import result_grids
-from msdscore.lab.benchmarks.results.result import read_result, score_matrix
-from msdscore.lab.benchmarks.run.cases import item_batches
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
-from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
+from msdscore_lab.benchmarks.base import Pair, image_key, wrong_images
+from msdscore_lab.benchmarks.registry import benchmarks, load
+from msdscore_lab.benchmarks.results.grids import result_grids
+from msdscore_lab.benchmarks.results.result import read_result, score_matrix
+from msdscore_lab.benchmarks.run.cases import item_batches
+from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
+from msdscore_lab.benchmarks.run.runner import run_benchmark
 
 METRICS = ("cosine", "msd", "soft-msd", "support", "length", "constant")
-
-
-class CountingEncoder:
-    """The toy encoder, counting its inputs."""
-
-    def __init__(self) -> None:
-        self._toy = load_encoder("toy")
-        self.images: list[int] = []
-        self.captions: list[str] = []
-
-    def __getattr__(self, name):
-        return getattr(self._toy, name)
-
-    def encode_images(self, images):
-        self.images.append(len(images))
-        return self._toy.encode_images(images)
-
-    def encode_texts(self, texts):
-        self.captions += texts
-        return self._toy.encode_texts(texts)
 
 
 class Counting(Scorer):
@@ -160,14 +141,8 @@ def test_interrupted_run_resumes(tmp_path):
     make_sugarcrepe(tmp_path)
     whole = run(plan(tmp_path, batch_images=2), tmp_path / "whole", Counting())
 
-    class Dying(CountingEncoder):
-        def encode_images(self, images):
-            if len(self.images) == 2:
-                raise KeyboardInterrupt
-            return super().encode_images(images)
-
     with pytest.raises(KeyboardInterrupt):
-        run(plan(tmp_path, batch_images=2), tmp_path, Counting(Dying()))
+        run(plan(tmp_path, batch_images=2), tmp_path, Counting(CountingEncoder(stop_after=4)))
     assert not (tmp_path / "out" / "sugarcrepe.json").exists()
     again = Counting()
     done: list[tuple[int, int]] = []

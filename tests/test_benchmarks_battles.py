@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.base import Battle, image_source
-from msdscore.lab.benchmarks.readers.battles import read_docent_spans
-from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.studies.words import mentions_of
+from msdscore_lab.benchmarks.base import Battle, image_source
+from msdscore_lab.benchmarks.readers.battles import read_docent_spans
+from msdscore_lab.benchmarks.registry import load
+from msdscore_lab.studies.words import mentions_of
 
 
 def _row(img: str, winner: str, first: str = "GPT-4o-0806", second: str = "LLaVA-1.5-7B") -> dict[str, Any]:

@@ -11,12 +11,12 @@ import pytest
 from scipy.io import savemat
 
 from msdscore.errors import ConfigError, ImageError, InputError, UnknownNameError
-from msdscore.lab.benchmarks.base import Pair, image_key, image_source
-from msdscore.lab.benchmarks.readers.pairs import VALSE_PIECES
-from msdscore.lab.benchmarks.readers.rows import CaptionedImage, draw_pairs
-from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
-from msdscore.lab.benchmarks.run.runner import run_benchmark
+from msdscore_lab.benchmarks.base import Pair, image_key, image_source
+from msdscore_lab.benchmarks.readers.pairs import VALSE_PIECES
+from msdscore_lab.benchmarks.readers.rows import CaptionedImage, draw_pairs
+from msdscore_lab.benchmarks.registry import load
+from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore_lab.benchmarks.run.runner import run_benchmark
 
 
 def _dump(path: Path, content: Any) -> None:

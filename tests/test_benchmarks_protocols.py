@@ -9,11 +9,11 @@ from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import Battle, Benchmark, Pair, Rated, clusters, image_key, image_ring, wrong_images
-from msdscore.lab.benchmarks.protocols.counting import Figure, evaluate
-from msdscore.lab.benchmarks.readers.battles import HUMAN_ORDER
-from msdscore.lab.benchmarks.registry import benchmark
-from msdscore.lab.stats.elo import bootstrap_elo, games
+from msdscore_lab.benchmarks.base import Battle, Benchmark, Pair, Rated, clusters, image_key, image_ring, wrong_images
+from msdscore_lab.benchmarks.protocols.counting import Figure, evaluate
+from msdscore_lab.benchmarks.readers.battles import HUMAN_ORDER
+from msdscore_lab.benchmarks.registry import benchmark
+from msdscore_lab.stats.elo import bootstrap_elo, games
 
 _QUICK = Resampling(samples=50)
 _NAN = float("nan")
@@ -386,7 +386,7 @@ def test_elo_has_caparenas_number_of_resamples() -> None:
 
 
 def test_means_of_credits_are_the_figures_of_a_row_without_figures() -> None:
-    protocols = "msdscore.lab.benchmarks.protocols"
+    protocols = "msdscore_lab.benchmarks.protocols"
     row = Benchmark(name="mine", kind="battles", reader="mine:read", credits=f"{protocols}.battles:caparena_credits")
     battles = [Battle(str(k), Path(f"{k}.jpg"), "x", "y", "a", "s", "t", level=str(k % 2)) for k in range(4)]
     scores = np.array([[1, 0], [0, 1], [1, 0], [1, 0]])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.protocols.counting import evaluate
-from msdscore.lab.benchmarks.registry import benchmark, load
+from msdscore_lab.benchmarks.protocols.counting import evaluate
+from msdscore_lab.benchmarks.registry import benchmark, load
 
 _TOKENS = {
     "1.jpg": ["a dog runs .", "the  dog", "dog", "brown dog", "a pet"],

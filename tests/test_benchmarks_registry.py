@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from msdscore.errors import InputError, UnknownNameError
-from msdscore.lab.benchmarks import registry
-from msdscore.lab.benchmarks.base import Benchmark, ItemSet, Pair
 from msdscore.registry import PluginWarning, resolve
+from msdscore_lab.benchmarks import registry
+from msdscore_lab.benchmarks.base import Benchmark, ItemSet, Pair
 
 
 def read_toy(root: Path) -> ItemSet[Pair]:
@@ -27,7 +27,7 @@ TOY = Benchmark(
     title="Toy",
     kind="pairs",
     reader=f"{__name__}:read_toy",
-    credits="msdscore.lab.benchmarks.protocols.pairs:strict",
+    credits="msdscore_lab.benchmarks.protocols.pairs:strict",
     licence="none",
     size="1",
     source="here",
@@ -136,8 +136,8 @@ def test_reading_is_lazy() -> None:
     import subprocess
 
     code = (
-        "import sys, msdscore.lab.benchmarks.registry as r; r.benchmark('docent');"
-        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore.lab.benchmarks.readers.battles'};"
+        "import sys, msdscore_lab.benchmarks.registry as r; r.benchmark('docent');"
+        "heavy = {'torch', 'scipy', 'pandas', 'datasets', 'msdscore_lab.benchmarks.readers.battles'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import os
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,17 +13,17 @@ from bench_sets import write_rows
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.base import wrong_images
-from msdscore.lab.benchmarks.protocols.counting import evaluate
-from msdscore.lab.benchmarks.readers.ratings import read_hat_words, read_long_words
-from msdscore.lab.benchmarks.readers.rows import captioned_images
-from msdscore.lab.benchmarks.registry import benchmark, load
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
-from msdscore.lab.benchmarks.run.runner import run_benchmark
 from msdscore.scorer import Scorer
+from msdscore_lab.benchmarks.base import wrong_images
+from msdscore_lab.benchmarks.protocols.counting import evaluate
+from msdscore_lab.benchmarks.readers.ratings import read_hat_words, read_long_words
+from msdscore_lab.benchmarks.readers.rows import captioned_images
+from msdscore_lab.benchmarks.registry import benchmark, load
+from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
+from msdscore_lab.benchmarks.run.runner import run_benchmark
+from real_data import FOLDER, needs
 
 QUICK = Resampling(samples=30)
-DATA = Path(os.environ.get("MSDSCORE_TEST_DATA", "nowhere"))
 
 
 def values(name, items, scores):
@@ -204,16 +202,16 @@ def test_long_captions_are_paired_within_an_image_and_at_matched_length(tmp_path
 @pytest.mark.parametrize(
     ("name", "file", "count"),
     [
+        pytest.param(name, file, count, marks=needs(f"{file}.jsonl"), id=name)
+        for name, file, count in (
         ("sugarcrepe", "dev_sugarcrepe", 3215), ("flickr8k-expert", "dev_flickr8k_expert", 2838),
         ("thumb", "dev_thumb", 1160), ("composite", "dev_composite", 2133), ("pascal50s", "dev_pascal50s", 567),
         ("long-captions", "dev_long", 1826), ("rsicd", "dev_rsicd", 400),
+        )
     ],
 )  # fmt: skip
 def test_real_rows(name, file, count):
-    path = DATA / f"{file}.jsonl"
-    if not path.is_file():
-        pytest.skip("set MSDSCORE_TEST_DATA to a folder with development sets in the rows form")
-    items = load(name, path).items
+    items = load(name, FOLDER / f"{file}.jsonl").items
     assert len(items) == count
     assert items[0].image.read()[:4] == b"RIFF"
 
@@ -269,7 +267,7 @@ def test_soft_msd_of_the_images_of_a_prompt_does_not_depend_on_the_batch(tmp_pat
     table = pq.read_table(tmp_path / "out.parquet")
     scores = {key: value for key, (value,) in zip(table["id"].to_pylist(), table["soft-msd"].to_pylist(), strict=True)}
     for number, row in enumerate(rows):
-        ranked = scorer.rank_images(row["caption"], [tmp_path / name for name in row["images"]])
+        ranked = scorer.rank_images([tmp_path / name for name in row["images"]], row["caption"])
         assert [scores[f"{number}:{place}"] for place in range(2)] == pytest.approx(ranked.soft_msd.tolist(), abs=1e-6)
         alone = scorer.score(tmp_path / row["images"][1], row["caption"]).soft_msd
         assert scores[f"{number}:1"] != pytest.approx(alone, abs=1e-6)

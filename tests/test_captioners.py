@@ -11,16 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from chat_server import ChatServer
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
 from msdscore.io.inputs.rows import open_rows
-from msdscore.lab.captioners.run import CaptionRun, NamedImage, caption_images, list_images
-from msdscore.lab.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
-from msdscore.lab.cococf.sources import read_sources
-from msdscore.lab.metrics.vlm.endpoint import Endpoint
+from msdscore_lab.captioners.run import CaptionRun, NamedImage, caption_images, list_images
+from msdscore_lab.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
+from msdscore_lab.cococf.sources import read_sources
+from msdscore_lab.metrics.vlm.endpoint import Endpoint
 from tiny_clip import make_tiny_clip
 from tiny_models import TOWER, randomise
 from tiny_talker import make_talker
@@ -70,7 +69,7 @@ def test_endpoint_captions_a_folder_and_reports_failures(photos, server, tmp_pat
     monkeypatch.setenv("SECRET", "key")
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "vendor/gpt", "--url", server.url, "--key-env", "SECRET", "-o", out, "--json")
-    done = CliRunner().invoke(app, [*words, "--prompt", "What is it?", "--temperature", "0.5", "--max-tokens", "9"])
+    done = invoke(*words, "--prompt", "What is it?", "--temperature", "0.5", "--max-tokens", "9")
     assert done.exit_code == 3, done.output
     rows = rows_of(out)
     assert [row["image"] for row in rows] == [
@@ -93,7 +92,7 @@ def test_endpoint_captions_a_folder_and_reports_failures(photos, server, tmp_pat
 def test_a_dash_prints_the_rows(photos, server, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    done = CliRunner().invoke(app, command(photos, "-m", "gpt", "--url", server.url, "-o", "-", "--json"))
+    done = invoke(*command(photos, "-m", "gpt", "--url", server.url, "-o", "-", "--json"))
     assert done.exit_code == 3, done.output
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["image"] for row in rows][:2] == ["black.png", "blue.png"]
@@ -105,28 +104,28 @@ def test_interrupted_run_resumes_without_repeated_requests(photos, server, tmp_p
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
     server.replies = [(200, server.completion_of("one"), {}), (200, server.completion_of("two"), {}), (401, b"no", {})]
-    stopped = CliRunner().invoke(app, words)
+    stopped = invoke(*words)
     assert isinstance(stopped.exception, RunError)
     assert "401" in str(stopped.exception)
     asked = len(server.asked)
-    assert CliRunner().invoke(app, words).exit_code == 3
+    assert invoke(*words).exit_code == 3
     assert [row["caption"] for row in rows_of(out)][:2] == ["one", "two"]
     assert len(server.asked) - asked == 4
     asked, before = len(server.asked), out.read_bytes()
-    assert CliRunner().invoke(app, words).exit_code == 3
+    assert invoke(*words).exit_code == 3
     assert (len(server.asked), out.read_bytes()) == (asked, before)
-    other = CliRunner().invoke(app, [*words, "--prompt", "Hm?"])
+    other = invoke(*words, "--prompt", "Hm?")
     assert "belongs to a run with another settings.prompt" in str(other.exception)
-    assert CliRunner().invoke(app, [*words, "--prompt", "Hm?", "--overwrite"]).exit_code == 3
+    assert invoke(*words, "--prompt", "Hm?", "--overwrite").exit_code == 3
 
 
 def test_only_changed_images_are_captioned_again(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
-    assert CliRunner().invoke(app, words).exit_code == 3
+    assert invoke(*words).exit_code == 3
     before, asked = rows_of(out), len(server.asked)
     Image.new("RGB", (20, 16), "orange").save(photos / "black.png")
-    assert CliRunner().invoke(app, words).exit_code == 3
+    assert invoke(*words).exit_code == 3
     after = rows_of(out)
     assert len(server.asked) - asked == 2  # the part of two images
     assert after[0]["caption"] != before[0]["caption"]
@@ -144,10 +143,10 @@ def test_images_changed_during_a_run_are_rejected(photos, server, tmp_path) -> N
         return reply_to(body)
 
     server.reply_to = replacing
-    stopped = CliRunner().invoke(app, words)
+    stopped = invoke(*words)
     assert "images changed during the run; run again" in str(stopped.exception)
     assert not out.exists()
-    assert CliRunner().invoke(app, words).exit_code == 3
+    assert invoke(*words).exit_code == 3
     assert "165" in rows_of(out)[0]["caption"]
 
 
@@ -155,13 +154,13 @@ def test_error_for_one_image_fails_its_row_and_error_for_all_stops_the_run(photo
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--workers", "1")
     server.replies = [(400, b"content policy", {}), (200, server.completion_of("two"), {})]
-    done = CliRunner().invoke(app, words)
+    done = invoke(*words)
     assert done.exit_code == 3, done.output
     first, second = rows_of(out)[:2]
     assert "answered 400: content policy" in first["error"]
     assert (first["caption"], second["caption"]) == (None, "two")
     server.replies = [(400, b"unknown parameter", {})] * 6
-    stopped = CliRunner().invoke(app, [*words, "--overwrite"])
+    stopped = invoke(*words, "--overwrite")
     assert isinstance(stopped.exception, RunError)
     assert "unknown parameter" in str(stopped.exception)
 
@@ -180,10 +179,7 @@ def test_interruption_does_not_wait_for_retries(server) -> None:
 def test_invalid_rows_are_written_with_an_error(photos, server, tmp_path) -> None:
     (photos / "rows.jsonl").write_text('{"image": "red.png"}\n{broken\n{"image": null}\n')
     out = tmp_path / "captions.jsonl"
-    assert (
-        CliRunner().invoke(app, command(photos / "rows.jsonl", "-m", "gpt", "--url", server.url, "-o", out)).exit_code
-        == 3
-    )
+    assert invoke(*command(photos / "rows.jsonl", "-m", "gpt", "--url", server.url, "-o", out)).exit_code == 3
     good, broken, none = rows_of(out)
     assert good["error"] is None
     assert "not valid JSON" in broken["error"]
@@ -192,7 +188,7 @@ def test_invalid_rows_are_written_with_an_error(photos, server, tmp_path) -> Non
 
 def test_output_is_read_by_other_commands(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
-    CliRunner().invoke(app, command(photos, "-m", "gpt", "--url", server.url, "-o", out))
+    invoke(*command(photos, "-m", "gpt", "--url", server.url, "-o", out))
     with open_rows(out, images=photos) as rows:
         read = list(rows.read())
     assert sum(row.error is None for row in read) == 6
@@ -220,9 +216,7 @@ def test_repeated_images_of_rows_are_captioned_once(photos, tmp_path) -> None:
 def test_chat_model_uses_the_prompt(photos, tmp_path) -> None:
     model = make_talker(tmp_path / "talker", {"What?": "red"}, steps=30)
     out = tmp_path / "captions.parquet"
-    made = CliRunner().invoke(
-        app, command(photos, "-m", model, "-o", out, "--device", "cpu", "--limit", "2", "--prompt", "What?")
-    )
+    made = invoke(*command(photos, "-m", model, "-o", out, "--device", "cpu", "--limit", "2", "--prompt", "What?"))
     assert made.exit_code == 0, made.output
     assert pq.read_table(out).column("caption").to_pylist() == ["red"] * 2
     assert set(pq.read_table(out).column("system").to_pylist()) == {"talker"}
@@ -316,6 +310,6 @@ def test_malformed_responses_fail_only_their_row(server, tmp_path) -> None:
     half = b'{"choices": [{"message": {"content": "a \\ud800 dog"}}]}'
     server.replies = [(200, nested, {"Retry-After": "0"}), (200, half, {})]
     out = tmp_path / "captions.jsonl"
-    done = CliRunner().invoke(app, command(tmp_path / "one", "-m", "gpt", "--url", server.url, "-o", out))
+    done = invoke(*command(tmp_path / "one", "-m", "gpt", "--url", server.url, "-o", out))
     assert done.exit_code == 0, done.output
     assert rows_of(out)[0]["caption"] == "a \ufffd dog"

@@ -6,12 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated
 
 import pyarrow as pa
@@ -22,26 +21,12 @@ from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from command_line import invoke, msdscore
 from msdscore import load_encoder
-from msdscore.cli.app import app, main
+from msdscore.cli.app import app
 from msdscore.cli.options import flattened
-from msdscore.errors import MSDScoreError
+from msdscore.errors import MissingExtraError, MSDScoreError
 from tiny_clip import make_tiny_clip
-
-
-def msdscore(*arguments, **options):
-    """Run the program in this process, because a new one takes seconds; with options, in a subprocess."""
-    if options:
-        command = [sys.executable, "-m", "msdscore", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    out, errors, code = StringIO(), StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["msdscore", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-    return SimpleNamespace(returncode=code or 0, stdout=out.getvalue(), stderr=errors.getvalue())
 
 
 @pytest.fixture
@@ -61,10 +46,28 @@ def test_help_does_not_import_heavy_libraries():
     assert "heavy: []" in answer.stdout
 
 
+def test_laboratory_has_its_own_heading_in_help():
+    text = invoke("--help").stdout
+    metric, laboratory = text.split("Commands of msdscore-lab")
+    assert len(re.findall(r"^│ [a-z]", metric.partition("Commands")[2], re.M)) == 10
+    assert "cococf" in laboratory
+    assert "cococf" not in metric
+
+
+def test_commands_of_a_missing_distribution_name_what_to_install(monkeypatch):
+    monkeypatch.setattr("msdscore.cli.app.entry_points", lambda **wanted: ())
+    program = get_command(app)
+    assert "bench" not in program.list_commands(None)
+    monkeypatch.delitem(program.commands, "bench", raising=False)
+    with pytest.raises(MissingExtraError, match="pip install msdscore-lab"):
+        program.get_command(None, "bench")
+    assert program.get_command(None, "benhc") is None
+
+
 def test_every_command_has_help():
     program = get_command(app)
     for name in program.list_commands(None):
-        result = CliRunner().invoke(app, [name, "--help"])
+        result = invoke(name, "--help")
         assert result.exit_code == 0, name
         help_text = program.get_command(None, name).help
         assert help_text.splitlines()[0][:40] in " ".join(result.stdout.split()), name
@@ -74,7 +77,7 @@ def test_every_command_has_help():
     "command", [[], ["score"], ["caption"], ["study"], ["align"], ["align", "train"], ["cococf", "build"]]
 )
 def test_flags_take_no_value_in_help(command):
-    result = CliRunner().invoke(app, [*command, "--help"])
+    result = invoke(*command, "--help")
     assert result.exit_code == 0
     assert "--help" in result.stdout
     assert "bool" not in result.stdout.lower()
@@ -100,7 +103,7 @@ def test_help_of_score_is_grouped_in_panels():
     panels = [panel for _, panel in options_of("score").values()]
     assert set(panels) <= {None, "Input", "Output", "Scoring", "Speed", "Shards, into a folder"}
     assert max(panels.count(panel) for panel in set(panels)) <= 10
-    shown = CliRunner().invoke(app, ["score", "--help"]).stdout
+    shown = invoke("score", "--help").stdout
     places = [shown.index(f"─ {panel} ─") for panel in ("Input", "Output", "Scoring", "Speed", "Shards, into a folder")]
     assert places == sorted(places)
 
@@ -217,7 +220,7 @@ def test_internal_errors_are_not_caught(monkeypatch, red):
         raise ZeroDivisionError
 
     monkeypatch.setattr(scorer.Scorer, "rank", broken)
-    result = CliRunner().invoke(app, ["score", str(red), "x", "-e", "toy"])
+    result = invoke("score", str(red), "x", "-e", "toy")
     assert isinstance(result.exception, ZeroDivisionError)
     assert not isinstance(result.exception, MSDScoreError)
 
@@ -225,6 +228,16 @@ def test_internal_errors_are_not_caught(monkeypatch, red):
 def write_rows(path, *rows):
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
+
+
+def test_missing_images_of_rows_hint_at_the_folder_of_images(red, tmp_path):
+    rows = tmp_path / "rows" / "rows.jsonl"
+    rows.parent.mkdir()
+    rows.write_text('{"image": "red.png", "caption": "a red square"}\n' * 2)
+    command = ("score", rows, "-o", tmp_path / "out.jsonl", "-e", "toy")
+    assert msdscore(*command).stderr.count("pass --images") == 1
+    assert "--images" not in msdscore(*command, "--images", tmp_path / "rows", "--overwrite").stderr
+    assert "--images" not in msdscore(*command, "--images", tmp_path, "--overwrite").stderr
 
 
 def test_failed_rows_and_finished_runs_are_reported(red, tmp_path):
@@ -339,17 +352,17 @@ def test_a_dash_is_standard_output(one_row, output, monkeypatch):
 
 
 def test_doctor_reports_the_installation_and_passes():
-    done = CliRunner().invoke(app, ["doctor", "-e", "toy"])
+    done = invoke("doctor", "-e", "toy")
     assert done.exit_code == 0, done.output
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert lines["version"].startswith("msdscore ")
     assert "pandas" in lines["extras"]
-    assert lines["device"].startswith("cpu")
+    assert "threads on the CPU" in lines["runtime"]
     assert lines["self-test"].startswith("passed: 3 of 3 colours recognised, scores repeat")
 
 
 def test_doctor_fails_with_the_encoder(monkeypatch):
-    done = CliRunner().invoke(app, ["doctor", "-e", "clip-l41", "--json"])
+    done = invoke("doctor", "-e", "clip-l41", "--json")
     assert done.exit_code == 1
     answer = json.loads(done.stdout)
     assert answer["passed"] is False
@@ -359,7 +372,7 @@ def test_doctor_fails_with_the_encoder(monkeypatch):
     toy = type(load_encoder("toy"))
     prepare = toy.prepare
     monkeypatch.setattr(toy, "prepare", lambda self, image: prepare(self, image.convert("L").convert("RGB")))
-    done = CliRunner().invoke(app, ["doctor", "-e", "toy"])
+    done = invoke("doctor", "-e", "toy")
     assert done.exit_code == 1
     assert "failed: 1 of 3 colours" in done.stdout or "failed: 0 of 3 colours" in done.stdout
 
@@ -387,11 +400,11 @@ def test_doctor_lists_extras_with_their_missing_packages(tmp_path, monkeypatch):
     (tmp_path / "msdscore-0.dist-info").mkdir()
     (tmp_path / "msdscore-0.dist-info" / "METADATA").write_text(DISTRIBUTION)
     monkeypatch.syspath_prepend(tmp_path)
-    answer = json.loads(CliRunner().invoke(app, ["doctor", "-e", "toy", "--json"]).stdout)
+    answer = json.loads(invoke("doctor", "-e", "toy", "--json").stdout)
     missing = "no-such-package, no-other-package"
     assert answer["extras"] == f"here; missing: gone ({missing}), both ({missing})"
     (tmp_path / "msdscore-0.dist-info" / "METADATA").write_text(DISTRIBUTION.partition("Provides-Extra: gone")[0])
-    assert json.loads(CliRunner().invoke(app, ["doctor", "-e", "toy", "--json"]).stdout)["extras"] == "here"
+    assert json.loads(invoke("doctor", "-e", "toy", "--json").stdout)["extras"] == "here"
 
 
 def test_doctor_describes_the_weights(tmp_path):
@@ -402,9 +415,9 @@ def test_doctor_describes_the_weights(tmp_path):
         ([], "hashed; files over 256 MiB sampled, use --verify for all bytes"),
         (["--verify"], "every byte"),
     ):
-        done = CliRunner().invoke(app, ["doctor", "-e", str(folder), "--device", "cpu", "--json", *more])
+        done = invoke("doctor", "-e", str(folder), "--device", "cpu", "--json", *more)
         assert json.loads(done.stdout)["weights"] == f"{folder}, {size / 1e6:.0f} MB, verified ({how})"
-    toy = CliRunner().invoke(app, ["doctor", "-e", "toy", "--json"])
+    toy = invoke("doctor", "-e", "toy", "--json")
     assert json.loads(toy.stdout)["weights"] == "no files, or managed by the encoder's loader"
 
 
@@ -424,7 +437,7 @@ def test_doctor_requires_two_of_three_colours_and_equal_scores(colours, line, mo
     toy, seen = type(load_encoder("toy")), iter(colours)
     prepare = toy.prepare
     monkeypatch.setattr(toy, "prepare", lambda self, image: prepare(self, Image.new("RGB", image.size, next(seen))))
-    done = CliRunner().invoke(app, ["doctor", "-e", "toy", "--json"])
+    done = invoke("doctor", "-e", "toy", "--json")
     answer = json.loads(done.stdout)
     assert answer["self-test"].startswith(f"{line}, ")
     assert (answer["passed"], done.exit_code) == ((True, 0) if line.startswith("passed") else (False, 1))
@@ -541,7 +554,7 @@ def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
         r"~\cite{tan2019efficientnet,wang2020minilm} and 5 references per image, computed by msdscore 0.2.0"
         r"~\cite{msdscore}; signature: \texttt{msd-e|enc:mini@86|form:evidence|nrefs:5|v:0.2.0}." + "\n"
     )
-    published = msdscore("cite", "msd|enc:clip-l14@abc,pool:mean|init:sample,0|ref:3|nrefs:2|v:0.2.0")
+    published = msdscore("cite", "msd|enc:clip-l14@abc|init:sample,0|pool:mean|ref:3|nrefs:2|v:0.2.0")
     assert published.stderr.startswith(
         r"We report MSD-Score~\cite{kan2026msdscore} with references (Ref-MSD) with the encoder"
     )
@@ -585,7 +598,7 @@ def test_control_characters_are_escaped(tmp_path):
     Image.new("RGB", (32, 32), "red").save(tmp_path / "a.png")
     caption = "a red \x1b[31msquare\x07 \u202eback"
     for command in ("explain", "score"):
-        answer = CliRunner().invoke(app, [command, str(tmp_path / "a.png"), caption, "--encoder", "toy"])
+        answer = invoke(command, str(tmp_path / "a.png"), caption, "--encoder", "toy")
         assert answer.exit_code == 0
         assert "\x1b" not in answer.output
         assert "\x07" not in answer.output
@@ -636,12 +649,24 @@ def test_an_estimate_of_a_folder_needs_no_output_and_counts_every_parquet_file(t
     assert (json.loads(part.stdout)["rows"], json.loads(part.stdout)["shards"]) == (37, 2)
 
 
+def test_an_estimate_takes_a_limited_time(one_row, tmp_path, monkeypatch):
+    image = json.loads(one_row.read_text().splitlines()[0])["image"]
+    lines = [json.dumps({"image": str(one_row.parent / image), "caption": f"a red square {n}"}) for n in range(9000)]
+    (tmp_path / "many.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr("msdscore.cli.estimate.LIMIT", 0.0)  # stops at the first look at the clock
+    answer = msdscore("score", tmp_path / "many.jsonl", "-e", "toy", "--estimate", "--json")
+    facts = json.loads(answer.stdout)
+    assert (facts["rows"], facts["exact"]) == (4096, False)
+    assert set(facts["hours_by_workers"]) == {"1", "8", "64"}
+    assert facts["worker_hours_per_million_rows"] == pytest.approx(1e6 / facts["rows_per_second"] / 3600, rel=0.02)
+
+
 def test_ctrl_c_before_the_first_row_is_one_line(one_row, tmp_path, monkeypatch):
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("msdscore.io.inputs.rows.open_rows", stop)
-    answer = CliRunner().invoke(app, ["score", str(one_row), "-e", "toy", "-o", str(tmp_path / "out.parquet")])
+    answer = invoke("score", str(one_row), "-e", "toy", "-o", str(tmp_path / "out.parquet"))
     assert answer.exit_code == 130
     assert answer.stderr == "stopped; nothing was lost, run the same command again to continue\n"
 
@@ -669,3 +694,39 @@ def test_excel_safe_is_rejected_for_other_formats(one_row, tmp_path):
     assert answer.returncode == 2
     assert "--excel-safe" in answer.stderr
     assert not (tmp_path / "out.parquet").exists()
+
+
+def test_rank_is_another_name_of_score(tmp_path):
+    red = tmp_path / "red.png"
+    Image.new("RGB", (64, 64), "red").save(red)
+    calls = [msdscore(command, red, "a red square", "a blue square", "-e", "toy") for command in ("rank", "score")]
+    assert calls[0].stdout == calls[1].stdout
+    assert calls[0].returncode == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_a_terminal_that_takes_no_output_does_not_stop_a_run():
+    import pty
+
+    master, terminal = pty.openpty()
+    try:
+        os.set_blocking(terminal, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(terminal, b"x" * 1024)  # nobody reads it
+        os.set_blocking(terminal, True)
+        code = (
+            "import sys, time; from msdscore.cli.progress import bar\n"
+            "with bar('x') as show:\n"
+            "    for done in range(60): show(done, 60); time.sleep(0.02)\n"
+        )
+        environment = {**os.environ, "TERM": "xterm"}
+        process = subprocess.Popen([sys.executable, "-c", code], stderr=terminal, env=environment)
+        try:
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+            process.wait()
+    finally:
+        os.close(terminal)
+        os.close(master)

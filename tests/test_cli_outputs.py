@@ -9,15 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import ConfigError, InputError, RunError
 
 
 def msdscore(*arguments):
     """Return the error of a command, or None if it succeeds."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
+    result = invoke(*arguments)
     assert result.exception is None or isinstance(result.exception, (ConfigError, RunError, InputError, SystemExit))
     return None if result.exit_code == 0 else str(result.exception)
 
@@ -231,7 +230,7 @@ def test_a_dash_is_standard_output(folder, name, monkeypatch):
     known = commands(folder)
     before = sorted(folder.rglob("*"))
     for what, begin in (("explain", b"{"), ("report", b"<!doctype html>"), ("bank", b"")):
-        result = CliRunner().invoke(app, [*map(str, known[what][0]), "-o", name])
+        result = invoke(*map(str, known[what][0]), "-o", name)
         assert result.exit_code == 0, result.exception
         assert result.stdout_bytes.lower().startswith(begin)
         assert result.stdout_bytes

@@ -5,15 +5,15 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from bench_sets import make_sugarcrepe
 from coloured_pairs import two_coloured
+from command_line import invoke
 from msdscore.cli import progress, tables
-from msdscore.cli.app import app
 from msdscore.cli.progress import log_lines
 from msdscore.errors import shortened
-from msdscore.lab.benchmarks.results.grids import Grid
+from msdscore_lab.benchmarks.results.grids import Grid
+from msdscore_lab.cli import grids
 
 COLUMNS = ("metric", *(f"figure number {number}" for number in range(8)))
 ROWS = (("soft-msd", *(f"{number}.5 [1.0, 9.0]" for number in range(8))), ("msd", *["1.0"] * 8))
@@ -21,8 +21,8 @@ ROWS = (("soft-msd", *(f"{number}.5 [1.0, 9.0]" for number in range(8))), ("msd"
 
 def printed(monkeypatch, width):
     output = StringIO()
-    monkeypatch.setattr(tables, "console", lambda: Console(file=output, width=width))
-    tables.grid_table(Grid("a title", COLUMNS, ROWS, ("a note " * 30,)))
+    monkeypatch.setattr(grids, "console", lambda: Console(file=output, width=width))
+    grids.grid_table(Grid("a title", COLUMNS, ROWS, ("a note " * 30,)))
     return output.getvalue()
 
 
@@ -38,7 +38,7 @@ def test_narrow_terminal_splits_tables_without_wrapping_numbers(monkeypatch, wid
 
 
 def test_pipe_gets_unwrapped_lines():
-    result = CliRunner().invoke(app, ["encoders"])
+    result = invoke("encoders")
     assert result.exit_code == 0
     rows = result.output.strip().splitlines()
     from msdscore import list_encoders
@@ -51,21 +51,21 @@ def test_quiet_prints_only_results_and_errors(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"image": "p.png", "caption": "green"}\n')
     score = ["score", str(rows), "-o", str(tmp_path / "out.parquet"), "-e", "toy"]
-    assert CliRunner().invoke(app, score).exit_code == 0
+    assert invoke(*score).exit_code == 0
     report = ["report", str(tmp_path / "out.parquet"), "-o", str(tmp_path / "r.html")]
-    assert "1 rows, 0 failed" in CliRunner().invoke(app, report).stderr
-    assert CliRunner().invoke(app, ["--quiet", *report]).stderr == ""
+    assert "1 rows, 0 failed" in invoke(*report).stderr
+    assert invoke("--quiet", *report).stderr == ""
 
 
 def test_shell_completion_script_is_printed():
-    result = CliRunner().invoke(app, ["--help"])
+    result = invoke("--help")
     assert "--install-completion" in result.output
     assert "--quiet" in result.output
 
 
 def test_study_accepts_the_data_options_of_bench(tmp_path):
     make_sugarcrepe(tmp_path)
-    answer = CliRunner().invoke(app, ["study", "localisation", "--root", str(tmp_path), "-e", "toy"])
+    answer = invoke("study", "localisation", "--root", str(tmp_path), "-e", "toy")
     assert answer.exit_code == 0, answer.output
     assert "| replace_att |" in answer.output
 
@@ -119,7 +119,7 @@ def test_fields_without_a_value_are_left_out(monkeypatch):
 
 def test_a_study_prints_json_for_a_dash(tmp_path):
     make_sugarcrepe(tmp_path)
-    answer = CliRunner().invoke(app, ["study", "localisation", "--root", str(tmp_path), "-e", "toy", "-o", "-"])
+    answer = invoke("study", "localisation", "--root", str(tmp_path), "-e", "toy", "-o", "-")
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["tables"]
 

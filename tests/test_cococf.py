@@ -9,27 +9,26 @@ from random import Random
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 import tiny_lm
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import ConfigError, InputError, UnknownNameError
-from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.cococf import quality as cococf_quality
-from msdscore.lab.cococf.build import Balance, BuildSettings, build, refine
-from msdscore.lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Subject
-from msdscore.lab.cococf.files import read_cococf
-from msdscore.lab.cococf.knowledge import Knowledge, collocation_test, image_facts, learn
-from msdscore.lab.cococf.quality import find_faults, judge_quality, outside_spans, read_likelihoods, section
-from msdscore.lab.cococf.sites import object_sites, read_caption
-from msdscore.lab.cococf.sources import AnnotatedImage, SourcedCaption, image_number, read_objects, read_sources
-from msdscore.lab.cococf.vocabulary import vocabulary
+from msdscore_lab.benchmarks.registry import load
+from msdscore_lab.cococf import quality as cococf_quality
+from msdscore_lab.cococf.build import Balance, BuildSettings, build, refine, requested
+from msdscore_lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Subject
+from msdscore_lab.cococf.files import read_cococf
+from msdscore_lab.cococf.knowledge import Knowledge, collocation_test, image_facts, learn
+from msdscore_lab.cococf.quality import find_faults, judge_quality, outside_spans, read_likelihoods, section
+from msdscore_lab.cococf.sites import object_sites, read_caption
+from msdscore_lab.cococf.sources import AnnotatedImage, SourcedCaption, image_number, read_objects, read_sources
+from msdscore_lab.cococf.vocabulary import vocabulary
+from real_data import FOLDER, needs
 
 NOTHING = Knowledge({}, {})
 THINGS = ("dog", "cat", "horse", "banana", "apple", "pizza", "laptop", "keyboard", "car", "bus", "backpack")
 PLACES = ("couch", "bed", "bench", "chair")
 COLOURS = ("red", "blue", "green", "white", "black", "brown")
-DATA = Path(__file__).parents[2] / "shared" / "data" / "train_coco.jsonl"
 
 
 def image(*texts: str, objects: tuple[str, ...] = (), name: str = "000000000007.jpg") -> AnnotatedImage:
@@ -280,17 +279,17 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
     (tmp_path / "images").mkdir()
     for row in rows:
         Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(tmp_path / "images" / row["image"])
-    runner, out = CliRunner(), tmp_path / "out"
+    out = tmp_path / "out"
     command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(out), "--pairs", "28", "--json"]
-    done = runner.invoke(app, command)
+    done = invoke(*command)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["rows"][0]["pairs"] == len(read_cococf([out]))
     first = {path.name: path.read_bytes() for path in out.iterdir()}
     assert set(first) == {"coco_cf_easy.json", "coco_cf_hard.json", "quality.json", "quality.md"}
-    assert "exists" in str(runner.invoke(app, command).exception)
-    assert runner.invoke(app, [*command, "--overwrite"]).exit_code == 0
+    assert "exists" in str(invoke(*command).exception)
+    assert invoke(*command, "--overwrite").exit_code == 0
     assert {path.name: path.read_bytes() for path in out.iterdir()} == first
-    checked = runner.invoke(app, ["cococf", "check", str(out)])
+    checked = invoke("cococf", "check", out)
     assert checked.exit_code == 0
     assert "language model" in checked.stdout
     items = load("coco-cf", out, images=str(tmp_path / "images"), by="change").items
@@ -306,11 +305,9 @@ def test_the_command_builds_checks_and_the_benchmark_reads(tmp_path: Path) -> No
     assert change["inserted"][0] in document["data"][0]["negative_caption"][start:end].lower()
 
 
-@pytest.mark.skipif(
-    not DATA.is_file(), reason="needs the real data of ../shared/data, which is not part of the repository"
-)
+@needs("train_coco.jsonl", "train_coco.objects.jsonl")
 def test_real_captions_give_valid_pairs() -> None:
-    found = read_sources([DATA], objects=DATA.with_name("train_coco.objects.jsonl"))[:150]
+    found = read_sources([FOLDER / "train_coco.jsonl"], objects=FOLDER / "train_coco.objects.jsonl")[:150]
     pairs = build(found, BuildSettings(pairs=70))
     assert len(pairs) > 70
     assert set(find_faults(pairs).values()) == {0}
@@ -416,9 +413,9 @@ def test_refinement_removes_text_only_accuracy_and_reports_the_original(tmp_path
     monkeypatch.setattr(cococf_quality, "load_reader", lambda source: likes)
     command = ["cococf", "build", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out"), "--pairs", "140", "--json"]
     read_likelihoods(["a dog"], "other/model", keep=tmp_path / "out" / "reader.parquet")
-    refused = CliRunner().invoke(app, [*command, "--reader", "some/model"])
+    refused = invoke(*command, "--reader", "some/model")
     assert "other/model" in str(refused.exception)  # likelihoods of another reader are not reused
-    done = CliRunner().invoke(app, [*command, "--reader", "some/model", "--overwrite"])
+    done = invoke(*command, "--reader", "some/model", "--overwrite")
     assert done.exit_code == 0, done.output
     quality = json.loads(done.stdout)
     assert quality["reader"] == "some/model"
@@ -432,7 +429,7 @@ def test_refinement_removes_text_only_accuracy_and_reports_the_original(tmp_path
     }  # fmt: skip
     monkeypatch.undo()
     for more in ([], ["--reader", str(language_model)]):
-        checked = CliRunner().invoke(app, ["cococf", "check", str(tmp_path / "out"), *more, "--json"])
+        checked = invoke("cococf", "check", str(tmp_path / "out"), *more, "--json")
         assert checked.exit_code == 0, checked.output
         assert (json.loads(checked.stdout)["rows"][0]["reader"] is None) == (not more)
 
@@ -463,7 +460,7 @@ def test_predictable_subsets_are_reported(tmp_path: Path) -> None:
     assert found.to_dict()["leaning"] == list(found.leaning)
     rows = [{"image_path": p.image, "caption": p.positive, "negative_caption": p.negative} for p in telling]
     (tmp_path / "coco_cf_hard.json").write_text(json.dumps(rows))
-    done = CliRunner().invoke(app, ["cococf", "check", str(tmp_path / "coco_cf_hard.json")])
+    done = invoke("cococf", "check", str(tmp_path / "coco_cf_hard.json"))
     assert "warning: the text alone is predictive: hard" in done.stderr
 
 
@@ -507,6 +504,16 @@ def test_language_model_filters_unnatural_changes(built) -> None:
     kept = refine(built, known | {bad: -9.0}, synthetic_images(240), BuildSettings(pairs=140))
     assert bad not in {pair.negative for pair in kept}
     assert kept
+
+
+def test_paper_preset_changes_nearly_every_caption_in_the_ways_of_the_paper() -> None:
+    images = synthetic_images(120)
+    one = [replace(own, captions=own.captions[:1]) for own in images]
+    pairs = build(one, BuildSettings.paper())
+    assert requested(one, BuildSettings.paper()) == 240
+    assert len(pairs) >= 0.95 * 240
+    assert {pair.subset for pair in pairs} <= {"replace_obj", "replace_att", "replace_rel", "add_obj"}
+    assert len(build(one, BuildSettings())) < len(pairs)
 
 
 def test_paper_preset_counts_per_captioner_and_does_not_edit_true_captions() -> None:

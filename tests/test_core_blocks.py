@@ -1,26 +1,24 @@
 import threading
-from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.core import schedule
+from msdscore.core import blocks
+from msdscore.core.divergence import fit_all
 from msdscore.core.mixture import FitSettings
-from msdscore.core.schedule import fit_all
 from point_sets import point_set
 
 
 @given(sizes=st.lists(st.integers(1, 700), min_size=1, max_size=40), room=st.sampled_from([1, 50_000, 10_000_000]))
 def test_blocks_contain_each_item_once_within_the_memory_limit(sizes, room):
-    mask = torch.arange(700) < torch.tensor(sizes).unsqueeze(1)
-    side = point_set(torch.zeros(*mask.shape, 1), mask, torch.zeros(len(sizes), dtype=torch.int64))
-    with mock.patch.object(schedule, "BLOCK_BYTES", room):
-        parts = list(schedule.blocks(side, schedule.widths(mask), components=1))
-    assert sorted(torch.cat([part.items for part in parts]).tolist()) == list(range(len(sizes)))
+    mask = np.arange(700) < np.array(sizes)[:, None]
+    parts = list(blocks.blocks(blocks.widths(mask), lambda width: 48 * width, room))
+    assert sorted(np.concatenate([part.items for part in parts]).tolist()) == list(range(len(sizes)))
     for part in parts:
-        assert len(part.items) == 1 or len(part.items) * 48 * part.width <= room  # 48 bytes per point at least
+        assert len(part.items) == 1 or len(part.items) * 48 * part.width <= room
         assert all(sizes[item] <= part.width for item in part.items.tolist())
 
 
@@ -28,20 +26,23 @@ def test_blocks_contain_each_item_once_within_the_memory_limit(sizes, room):
 def test_size_class_depends_only_on_the_item_and_has_little_padding(size, extra):
     mask = torch.zeros(1, size + extra, dtype=torch.bool)
     mask[0, :size] = True
-    width = schedule.widths(mask).item()
-    assert width == schedule.widths(mask[:, :size]).item()
+    width = blocks.widths(mask).item()
+    assert width == blocks.widths(mask[:, :size]).item()
     assert size <= width <= max(8 * -(-size // 8), 1.34 * size)
 
 
-def test_cut_and_place_are_inverse():
+@pytest.mark.parametrize("room", [1, 16, 1 << 20])
+def test_rows_of_blocks_are_in_the_order_of_their_items(room):
     values = torch.arange(24.0).reshape(4, 6)
-    block = schedule.Block(torch.tensor([2, 0]), width=8, whole=False)
-    rows = schedule.cut(values, block)
-    assert rows.shape == (2, 8)
-    target = torch.zeros_like(values)
-    schedule.put_rows(target, block.items, rows)
-    assert torch.equal(target[[2, 0]], values[[2, 0]])
-    assert torch.equal(target[[1, 3]], torch.zeros(2, 6))
+    mask = torch.tensor([6, 2, 3, 6])[:, None] > torch.arange(6)
+
+    def double(block):
+        assert block.cut(values).shape == (len(block.items), block.width)
+        return block.items, (2 * block.rows(values), block.rows(mask))
+
+    rows, masks = blocks.map_blocks(double, blocks.widths(mask), lambda width: 4 * width, like=values)
+    assert torch.equal(rows, 2 * values)
+    assert torch.equal(masks, mask)
 
 
 def test_error_in_a_block_is_raised_and_threads_are_restored():
@@ -51,7 +52,7 @@ def test_error_in_a_block_is_raised_and_threads_are_restored():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        schedule.for_each(work, iter([schedule.Block(torch.tensor([0]), 64, True)]), torch.device("cpu"))
+        blocks.map_blocks(work, np.array([64]), lambda width: width, like=torch.zeros(1))
     assert torch.get_num_threads() == before
     seen = []
     thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
@@ -86,6 +87,10 @@ def test_grad_modes_of_the_caller_apply_in_threads(mode):
         side = point_set(vectors.clone(), torch.ones(3, 40, dtype=torch.bool), torch.zeros(3, dtype=torch.int64))
         assert fit_all(side, FitSettings(components=3)).means.isfinite().all()
         seen = []
-        parts = iter([schedule.Block(torch.arange(3), 64, True)])
-        schedule.for_each(lambda _: seen.append(torch.is_grad_enabled()), parts, torch.device("cpu"))
+
+        def work(block):
+            seen.append(torch.is_grad_enabled())
+            return block.items, (vectors[block.items],)
+
+        blocks.map_blocks(work, np.full(3, 64), lambda width: width, like=vectors)
         assert set(seen) == {torch.is_grad_enabled()}

@@ -4,18 +4,25 @@ import pytest
 import torch
 
 import reference
-from msdscore.core import mixture, schedule
+from msdscore.core import blocks, mixture
+from msdscore.core.divergence import diverge, fit_all, total
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture, expected_log_density, log_density
-from msdscore.core.paper import total
-from msdscore.core.schedule import diverge, fit_all
 from point_sets import point_set, ragged, take
 
 IMAGE, TEXT = FitSettings(components=3), FitSettings(components=2)
 
 
 def calibrated(images, texts, owner, bank):
-    return diverge(images, texts, owner, torch.arange(len(owner)), image_fit=IMAGE, text_fit=TEXT, bank=bank)
+    return diverge(
+        images,
+        texts,
+        owner,
+        torch.arange(len(owner)),
+        image_fit=IMAGE,
+        text_fit=TEXT,
+        background=(None, None) if bank is None else (bank.images, bank.texts),
+    )
 
 
 @pytest.fixture
@@ -64,7 +71,7 @@ def test_mean_support_over_the_bank_is_zero(sides, bank):
                 expected_log_density(bank.images, texts.points[row : row + 1])
                 - log_density(one, texts.points[row : row + 1])
             )[0]
-            for one in (bank.images.take(slice(b, b + 1)) for b in range(7))
+            for one in (bank.images.part(b, b + 1) for b in range(7))
         ]
         assert (torch.stack(terms).mean(dim=0) * solid).abs().max() < 1e-12
 
@@ -115,8 +122,8 @@ def test_block_size_accounts_for_the_bank(bank):
         return expected_log_density(background, solid)
 
     with (
-        mock.patch.object(schedule, "BLOCK_BYTES", 1 << 17),
-        mock.patch("msdscore.core.schedule.expected_log_density", watched),
+        mock.patch.object(blocks, "BLOCK_BYTES", 1 << 17),
+        mock.patch("msdscore.core.divergence.expected_log_density", watched),
     ):
         calibrated(images, ragged([8] * 12, 12, seed=2), torch.zeros(12, dtype=torch.int64), many)
     assert len(sizes) > 1

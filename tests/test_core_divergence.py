@@ -7,10 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import reference
-from msdscore.core import schedule
+from msdscore.core import blocks, divergence
+from msdscore.core.divergence import diverge, fit_all, total
 from msdscore.core.mixture import FitSettings
-from msdscore.core.paper import total
-from msdscore.core.schedule import diverge, fit_all
 from point_sets import point_set, ragged, take, terms
 from test_core_mixture import seeds_of
 
@@ -73,7 +72,7 @@ def test_items_are_bitwise_independent_of_the_batch(sizes, seed, room, dtype, in
     images, texts = ragged(patches, 16, seed=seed, dtype=dtype), ragged(sizes, 16, seed=seed + 1, dtype=dtype)
     alone = [both(take(images, [i]), take(texts, [i]), torch.tensor([0]), init=init) for i in range(len(sizes))]
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
-    with mock.patch.object(schedule, "BLOCK_BYTES", room):
+    with mock.patch.object(blocks, "BLOCK_BYTES", room):
         together = both(images, take(texts, order), order, init=init)
     for position, item in enumerate(order.tolist()):
         width, length = patches[item], sizes[item]
@@ -104,7 +103,7 @@ def of_one_pair(image, text, dtype):
 def test_shared_captions_equal_separate_pairs_bitwise(rows, room, dtype):
     images, texts = several_sides(dtype)
     image_of, text_of = torch.tensor(rows).T
-    with mock.patch.object(schedule, "BLOCK_BYTES", room):
+    with mock.patch.object(blocks, "BLOCK_BYTES", room):
         together = both(images, texts, image_of, text_of)
     for pair, (image, text) in enumerate(rows):
         alone = of_one_pair(image, text, dtype)
@@ -117,7 +116,7 @@ def test_shared_captions_equal_separate_pairs_bitwise(rows, room, dtype):
 def test_each_item_is_fitted_once():
     images, texts = ragged([9, 6], 12), ragged([5, 3, 4], 12, seed=1)
     image_of, text_of = torch.cartesian_prod(torch.arange(2), torch.arange(3)).T
-    with mock.patch.object(schedule, "fit", wraps=schedule.fit) as fitted:
+    with mock.patch.object(divergence, "fit", wraps=divergence.fit) as fitted:
         result = both(images, texts, image_of.contiguous(), text_of.contiguous())
     assert sum(len(call.args[0]) for call in fitted.call_args_list) == 2 + 3
     assert (len(result.image_mixtures), len(result.text_mixtures), len(result.coverage)) == (2, 3, 6)

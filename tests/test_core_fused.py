@@ -10,10 +10,10 @@ from unittest import mock
 import pytest
 import torch
 
-from msdscore.core import fused
+from msdscore.core.divergence import diverge, fit_all
 from msdscore.core.evidence import Bank
+from msdscore.core.gpu import fused
 from msdscore.core.mixture import FitSettings, Mixture, fit
-from msdscore.core.schedule import diverge, fit_all
 from point_sets import point_set, ragged, take
 
 needs_cuda = pytest.mark.skipif(
@@ -31,7 +31,15 @@ def on(side, device, dtype=None):
 def both(images, texts, image_of, text_of=None, *, components=(3, 2), bank=None, **options):
     image, text = (FitSettings(components=count, **options) for count in components)
     text_of = torch.arange(len(image_of)).to(image_of) if text_of is None else text_of
-    return diverge(images, texts, image_of, text_of, image_fit=image, text_fit=text, bank=bank)
+    return diverge(
+        images,
+        texts,
+        image_of,
+        text_of,
+        image_fit=image,
+        text_fit=text,
+        background=(None, None) if bank is None else (bank.images, bank.texts),
+    )
 
 
 def dying():
@@ -223,9 +231,9 @@ def test_unsupported_inputs_fall_back_to_torch():
 def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
     # In a separate process, because other tests may have loaded the kernels.
     script = (
-        "import sys; from point_sets import point_set, ragged; from msdscore.core.schedule import fit_all; "
+        "import sys; from point_sets import point_set, ragged; from msdscore.core.divergence import fit_all; "
         "from msdscore.core.mixture import FitSettings; fit_all(ragged([5], 8), FitSettings(components=2)); "
-        "sys.exit('msdscore.core.kernels' in sys.modules)"
+        "sys.exit('msdscore.core.gpu.kernels' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -9,8 +9,8 @@ import torch
 from scipy.special import ive
 from sklearn.mixture import GaussianMixture
 
+from msdscore.core.divergence import diverge, fit_all
 from msdscore.core.mixture import FitSettings, log_density
-from msdscore.core.schedule import diverge, fit_all
 from msdscore.core.variants import (
     FAMILIES,
     LEAST_KAPPA,

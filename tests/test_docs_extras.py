@@ -13,8 +13,8 @@ from test_docs_examples import PAGES, PYTHON, ROOT, SHELL, blocks, lines_of
 INSTALLED = {"mini"}
 IMPORTED = {
     "capevalkit": "capevalkit", "evaluate": "evaluate", "matplotlib": "figures", "open_clip": "openclip",
-    "openpyxl": "xlsx", "pandas": "pandas", "pytorch_lightning": "lightning", "ray": "ray", "scipy": "stats",
-    "skimage": "demo", "sklearn": "demo", "torchmetrics": "torchmetrics", "transformers": "hf", "trl": "trl",
+    "openpyxl": "xlsx", "pandas": "pandas", "pytorch_lightning": "lightning", "ray": "ray", "scipy": "lab",
+    "torchmetrics": "torchmetrics", "transformers": "hf", "trl": "trl",
     "wandb": "wandb",
 }  # fmt: skip
 OPENED = r"(--encoder |-e |-m [\w-]*/?|Scorer\(|load_encoder\(|encoder=|caption_scores\(|MSDReward\()\W?"
@@ -23,7 +23,7 @@ NEEDED = {  # patterns of Python lines and commands that need an extra
     "pandas": r"\bto_pandas\(",
     "serve": r"^msdscore serve\b",
     "demo": r"^msdscore demo\b",
-    "stats": r"^msdscore (bench|compare) |msdscore\.lab\.stats",
+    "lab": r"^msdscore (align|bench|benchmarks|caption|cococf|compare|rank-captioners|study|table) |msdscore_lab\b",
     "hf": rf"{OPENED}(clip-|siglip|blip|llava|qwen|longclip)",
     "openclip": rf"{OPENED}(open_clip:|biomedclip|remoteclip|mobileclip)",
     "train": r"^msdscore align train\b",
@@ -36,7 +36,11 @@ NEEDED = {  # patterns of Python lines and commands that need an extra
 @cache
 def contents(extra):
     """Return an extra and the extras it includes."""
-    rows = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    if extra == "lab":  # the distribution msdscore-lab
+        return {extra}
+    rows = {}
+    for file in ("lab/pyproject.toml", "pyproject.toml"):
+        rows |= tomllib.loads((ROOT / file).read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     inside = {
         name for row in rows[extra] for group in re.findall(r"msdscore\[([\w,]+)\]", row) for name in group.split(",")
     }
@@ -45,7 +49,8 @@ def contents(extra):
 
 def named(page):
     text = page.read_text(encoding="utf-8")
-    groups = re.findall(r"(?:msdscore|\.)\[([\w,]+)\]", text)
+    groups = re.findall(r"(?:msdscore|msdscore-lab|\.|lab)\[([\w,]+)\]", text)
+    groups += ["lab"] if "msdscore-lab" in text or "--editable lab" in text else []
     names = [name for group in groups for name in group.split(",")] + re.findall(r"extras? `(\w+)`", text)
     return INSTALLED.union(*map(contents, names))
 

@@ -52,8 +52,7 @@ def test_the_site_lists_every_page_once():
     found = [place for page in docs.rglob("*.md") for place in listed(page)]
     assert len(found) == len(set(found))
     pages = {path.with_suffix("") for path in docs.rglob("*") if path.suffix in {".md", ".ipynb"}}
-    notes = {docs / "decisions"}  # for developers: not part of the site
-    assert set(found) == pages - {docs / "index"} - notes
+    assert set(found) == pages - {docs / "index"}
 
 
 def test_commands_page_documents_all_commands(monkeypatch):

@@ -14,6 +14,7 @@ from msdscore.encoders import backbone
 from msdscore.encoders.base import Encoder, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+from msdscore.forms.paper import PRESETS
 from msdscore.scorer import Scorer
 from tiny_clip import PROJECTION, make_tiny_clip
 
@@ -137,14 +138,6 @@ def test_tokens_are_projected_states_without_start_and_end(encoder, library, tok
     torch.testing.assert_close(encoder.encode_texts(["a dog on the mat"]).points, expected, rtol=0, atol=1e-5)
 
 
-def test_mean_pooling_is_the_direction_of_the_local_mean(folder, images):
-    encoder = load_encoder(str(folder), device="cpu", pool="mean")
-    for out in (prepare_and_encode(encoder, images), encoder.encode_texts(TEXTS[:3])):
-        sums = (out.points * out.mask.unsqueeze(-1)).sum(1)
-        torch.testing.assert_close(out.pooled, torch.nn.functional.normalize(sums), rtol=0, atol=1e-6)
-    assert "pool:mean" in encoder.signature
-
-
 def test_first_window_equals_a_short_text(tmp_path, encoder):
     """The first window of a long text equals a short text with the same words."""
     first = "the dog sat. The cat sat on"
@@ -202,7 +195,7 @@ def test_signature_contains_folder_name_and_content_hash(folder, encoder, tmp_pa
     shutil.copytree(folder, copy)
     other = make_tiny_clip(tmp_path / "other" / "tiny", seed=1)
     assert encoder.signature.startswith("tiny@")
-    assert encoder.signature.endswith(",norm:no,pool:model,long:window,dtype:float32")
+    assert encoder.signature.endswith(",norm:no,long:window,dtype:float32")
     assert load_encoder(str(copy), device="cpu").signature == encoder.signature
     assert load_encoder(str(other), device="cpu").signature != encoder.signature
 
@@ -273,7 +266,6 @@ def test_preprocessor_in_the_processor_file_is_used(folder, encoder, images, tmp
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"pool": "max"}, ConfigError, "pool must be 'model' or 'mean', got 'max'"),
         ({"long_text": "drop"}, ConfigError, "long_text must be 'window' or 'cut', got 'drop'"),
         (
             {"patchnorm": True},
@@ -301,21 +293,20 @@ def test_empty_batches_are_rejected(encoder):
         encoder.encode_texts([])
 
 
-def test_preset_paper_uses_random_starts_and_mean_pooling(folder, images, caplog):
+def test_preset_paper_uses_random_starts_and_mean_pooling(folder, images):
     paper = Scorer(str(folder), "paper", device="cpu")
-    assert "pool:mean" in paper.signature
-    assert "|k:3,2|kappa:20|it:20|init:sample,0|a:0.1|gate:length,20,3|xi:0.2|" in paper.signature
+    assert "|k:3,2|kappa:20|it:20|init:sample,0|a:0.1|gate:length,20,3|xi:0.2|pool:mean|" in paper.signature
     assert "|k:5,3|kappa:20|it:20|init:sample,0|" in Scorer(str(folder), "paper-long", device="cpu").signature
-    by_hand = Scorer(str(folder), "short", device="cpu", pool="mean").pipeline.config.changed(init="sample")
-    assert paper.config == by_hand
     row, text = paper.pipeline.encoder, "a dog on the mat"
     image = prepare_and_encode(row, [images[0]])
     means = [sides.points[0][sides.mask[0]].mean(dim=0) for sides in (image, row.encode_texts([text]))]
     cosine = torch.nn.functional.cosine_similarity(means[0], means[1], dim=0)
-    assert paper.score(images[0], text).similarity == pytest.approx(float(cosine), abs=1e-5)
-    assert "pool:model" in Scorer(str(folder), "paper", device="cpu", pool="model").signature
-    assert not caplog.records
-    assert "init:sample,0" in Scorer("toy", "paper").signature
-    assert caplog.messages == ["encoder toy has no option pool: preset paper uses its own pooled vectors"]
+    score = paper.score(images[0], text)
+    assert score.similarity == pytest.approx(float(cosine), abs=1e-5)
+    # The name of the preset, the form and a loaded encoder are one metric.
+    for other in (Scorer(row, "paper"), Scorer(str(folder), PRESETS["paper"], device="cpu")):
+        assert (other.signature, other.score(images[0], text)) == (paper.signature, score)
+    assert "pool:" not in Scorer(row, "short").signature
+    assert "pool:mean" in Scorer("toy", "paper").signature
     with pytest.raises(UnknownNameError, match="pol"):
         Scorer(str(folder), "paper", device="cpu", pol="mean")

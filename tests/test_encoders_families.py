@@ -93,7 +93,7 @@ def test_patches_are_unit_vectors_with_boxes(seen):
         assert isinstance(layout, PatchLayout)
         assert layout.size == size
         assert len(layout.boxes) == layout.grid[0] * layout.grid[1] >= mask.sum()
-        left, top, right, bottom = layout.boxes[mask[: len(layout.boxes)]].unbind(-1)
+        left, top, right, bottom = layout.boxes[mask[: len(layout.boxes)].numpy()].T
         assert (left >= 0).all()
         assert (top >= 0).all()
         assert (left < right).all()
@@ -104,11 +104,11 @@ def test_patches_are_unit_vectors_with_boxes(seen):
 
 def test_patches_of_one_image_do_not_overlap(seen):
     for layout in seen.layout:
-        left, top, right, bottom = layout.boxes.double().unbind(-1)
-        width = torch.minimum(right[:, None], right) - torch.maximum(left[:, None], left)
-        height = torch.minimum(bottom[:, None], bottom) - torch.maximum(top[:, None], top)
-        shared = width.clamp(min=0) * height.clamp(min=0)
-        assert shared.fill_diagonal_(0).max() < 1e-2
+        left, top, right, bottom = layout.boxes.astype(np.float64).T
+        width = np.minimum(right[:, None], right) - np.maximum(left[:, None], left)
+        height = np.minimum(bottom[:, None], bottom) - np.maximum(top[:, None], top)
+        shared = np.maximum(width, 0) * np.maximum(height, 0)
+        assert (shared - np.diag(np.diag(shared))).max() < 1e-2
 
 
 def test_tokens_are_unit_vectors_with_spans(read):
@@ -165,7 +165,7 @@ def test_preprocessing_in_other_processes_is_identical(encoder, images):
     for image in images:
         here, there = encoder.prepare(image), sent(image)
         assert there.view == here.view
-        assert torch.equal(there.pixels, here.pixels)
+        assert np.array_equal(there.pixels, here.pixels)
 
 
 def test_vectors_of_different_tokens_and_patches_differ(seen, read):
@@ -178,7 +178,7 @@ def test_vectors_of_different_tokens_and_patches_differ(seen, read):
 def test_score_rank_and_explain_work_for_every_family(encoder, images):
     scorer = Scorer(encoder)
     ranked = scorer.rank(images[1], TEXTS[:2])
-    whys = scorer.contrast(images[1], TEXTS[:2])
+    whys = scorer.explain_many(images[1], TEXTS[:2])
     assert [why.score.msd for why in whys] == [score.msd for score in ranked]
     assert all(np.isfinite(score.msd) for score in ranked)
     assert encoder.signature in scorer.signature

@@ -5,10 +5,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from msdscore import ConfigError, Scorer, UnknownNameError, load_encoder
+from msdscore.core.embeddings import unit
 from msdscore.encoders.base import TokenLayout
 from msdscore.testing import check_encoder, find_faults
 
@@ -51,7 +52,7 @@ def test_the_installed_plugin_scores_images(installed):
     code = f"import sys; sys.path.insert(0, {str(installed)!r})\n{USE}"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[0] == "greyscale@1,pool:mean,long:window,dtype:float32"
+    assert done.stdout.split()[0] == "greyscale@1,long:window,dtype:float32"
     assert done.stdout.split()[1:] == ["1.0", "0.0"]
 
 
@@ -133,7 +134,7 @@ def in_network_pixels(batch):
 
 
 def turned(batch):
-    return replace(batch, layout=tuple(replace(item, boxes=item.boxes.flip(0)) for item in batch.layout))
+    return replace(batch, layout=tuple(replace(item, boxes=item.boxes[::-1]) for item in batch.layout))
 
 
 @pytest.mark.parametrize(
@@ -143,19 +144,19 @@ def turned(batch):
         (Broken(texts=lambda b: replace(b, pooled=b.pooled / 3)), "encode_texts: pooled vectors must have length 1"),
         (Broken(texts=lambda b: replace(b, points=b.points + (~b.mask)[..., None])), "encode_texts: padded points"),
         (Broken(images=lambda b: replace(b, mask=~b.mask)), "encode_images: image 0 has no real point"),
-        (Broken(images=lambda b: replace(b, points=b.points.double())), "must be float32, got torch.float64"),
-        (Broken(images=lambda b: replace(b, points=b.points * torch.nan)), "encode_images: points and pooled must be finite"),
+        (Broken(images=lambda b: replace(b, points=b.points.astype(np.float64))), "must be float32, got float64"),
+        (Broken(images=lambda b: replace(b, points=b.points * np.nan)), "encode_images: points and pooled must be finite"),
         (Broken(images=lambda b: replace(b, layout=())), "encode_images: layout must have one entry per item, got 0"),
         (Broken(images=cropped), "encode_images: boxes of a grid"),
         (Broken(images=in_network_pixels), "encode_images: boxes must be pixels of the original image"),
         (Broken(images=turned), "encode_images: boxes must be in rows"),
         (Broken(texts=lambda b: replace(b, layout=tuple(TokenLayout(()) for _ in b.layout))), "expected one span per real point"),
         (
-            Broken(images=lambda b: replace(b, pooled=torch.nn.functional.normalize(b.pooled + b.pooled.mean(0), dim=-1))),
+            Broken(images=lambda b: replace(b, pooled=unit(b.pooled + b.pooled.mean(axis=0)))),
             "encode_images: vectors depend on the batch",
         ),
         (Broken(signature="two words"), "signature must have no space"),
-        (Broken(texts=lambda b: replace(b, points=torch.nn.functional.pad(b.points, (0, 1)))), "points of images have"),
+        (Broken(texts=lambda b: replace(b, points=np.pad(b.points, ((0, 0), (0, 0), (0, 1))))), "points of images have"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

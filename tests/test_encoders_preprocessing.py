@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from msdscore.encoders.vision.batches import stack_pixels
 from msdscore.encoders.vision.canvas import drawn
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
@@ -16,7 +17,6 @@ from msdscore.encoders.vision.preprocessing import (
     patch_layout,
     prepare_image,
     read_preprocessing,
-    stack_pixels,
     view_of,
 )
 from msdscore.errors import WeightsError
@@ -87,7 +87,7 @@ def test_boxes_of_padding_have_no_area():
 @given(st.integers(1, 3000), st.integers(1, 3000))
 def test_boxes_tile_a_square_inside_the_image(width, height):
     boxes = patch_layout(view_of(CROPPED, (width, height)), (4, 4), (8, 8)).boxes
-    left, top, right, bottom = boxes.unbind(-1)
+    left, top, right, bottom = boxes.T
     assert (left >= 0).all()
     assert (top >= 0).all()
     assert right.max() <= width
@@ -102,8 +102,8 @@ def test_box_of_a_coloured_spot_matches_its_position():
     image = Image.new("RGB", (128, 64), "black")
     image.paste((255, 0, 0), (48, 16, 64, 32))
     view = view_of(CROPPED, image.size)
-    red = as_prepared(drawn(image, view, Image.Resampling.BOX), view).pixels[0].float()
-    cells = red.reshape(4, 8, 4, 8).mean(dim=(1, 3)).flatten()
+    red = as_prepared(drawn(image, view, Image.Resampling.BOX), view).pixels[0]
+    cells = red.reshape(4, 8, 4, 8).mean(axis=(1, 3)).ravel()
     assert cells.argmax() == patch_layout(view, (4, 4), (8, 8)).boxes.tolist().index([48, 16, 64, 32])
     assert cells.max() == 255
 

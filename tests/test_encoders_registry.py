@@ -19,7 +19,7 @@ from msdscore.encoders.registry import (
     find_row,
     list_encoders,
     load_encoder,
-    register,
+    register_encoder,
 )
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore.registry import resolve
@@ -116,28 +116,28 @@ def test_unknown_model_type_gets_a_suggestion(tmp_path):
 
 
 def test_a_registered_encoder_loads_with_its_own_options():
-    register(EncoderRow(name="mine", loader=TOY, family="toy"))
+    register_encoder(EncoderRow(name="mine", loader=TOY, family="toy"))
     assert load_encoder("mine").name == "mine"
-    register(EncoderRow(name="odd", loader=TOY, family="toy", options={"size": 3}))
+    register_encoder(EncoderRow(name="odd", loader=TOY, family="toy", options={"size": 3}))
     with pytest.raises(ConfigError, match="encoder 'odd' has no options, got size"):
         load_encoder("odd")
 
 
 def test_duplicate_name_is_rejected():
     with pytest.raises(ConfigError, match="an encoder named 'toy' exists; register yours under another name"):
-        register(EncoderRow(name="toy", loader="other:thing", family="other"))
+        register_encoder(EncoderRow(name="toy", loader="other:thing", family="other"))
 
 
 def test_registering_the_same_row_twice_is_harmless():
     row = EncoderRow(name="mine", loader=TOY, family="toy")
-    register(row)
-    register(row)
+    register_encoder(row)
+    register_encoder(row)
     assert [item.name for item in list_encoders()].count("mine") == 1
 
 
 @pytest.mark.parametrize("loader", ["no_such_module:Thing", "msdscore.encoders.toy:Nothing", "nocolon"])
 def test_loader_that_cannot_be_imported_is_reported(loader):
-    register(EncoderRow(name="mine", loader=loader, family="x"))
+    register_encoder(EncoderRow(name="mine", loader=loader, family="x"))
     with pytest.raises(ConfigError, match=f"the loader '{loader}' of encoder 'mine' cannot be imported"):
         load_encoder("mine")
 

@@ -180,7 +180,9 @@ def test_tokens_are_in_caption_order(texts):
     captions = [words(text) for text in texts]
     batch = pack(captions, SETTINGS)
     assert batch.ids.shape[1] <= SETTINGS.context
-    back = unpack_tokens(batch.ids.unsqueeze(-1).float(), batch).squeeze(-1)
+    tensors = torch.from_numpy(batch.ids).unsqueeze(-1).float()
+    back = unpack_tokens(batch.ids[..., None], batch)[..., 0]
+    assert unpack_tokens(tensors, batch).squeeze(-1).tolist() == back.tolist()
     for caption, ids, mask, layout in zip(captions, back, batch.mask, batch.layout, strict=True):
         assert ids[mask].tolist() == list(caption.ids)
         assert layout.spans == caption.spans

@@ -2,8 +2,8 @@
 
 import hashlib
 
+import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from msdscore.encoders.base import Encoder, prepare_and_encode
@@ -30,9 +30,9 @@ def test_shapes_and_unit_lengths(encoder, scene):
         prepare_and_encode(encoder, [scene, Image.new("L", (1, 1))]),
         encoder.encode_texts(["a red dog", "x"]),
     ):
-        torch.testing.assert_close(out.points[out.mask].norm(dim=-1), torch.ones(int(out.mask.sum())))
-        torch.testing.assert_close(out.pooled.norm(dim=-1), torch.ones(2))
-        assert out.points.dtype == torch.float32
+        np.testing.assert_allclose(np.linalg.norm(out.points[out.mask], axis=-1), 1, rtol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(out.pooled, axis=-1), 1, rtol=1e-6)
+        assert out.points.dtype == np.float32
 
 
 def test_cells_have_boxes_of_the_image(encoder, scene):
@@ -46,7 +46,7 @@ def test_cells_have_boxes_of_the_image(encoder, scene):
 def test_a_colour_word_is_nearest_to_cells_of_that_colour(encoder, scene, word, columns):
     cells = prepare_and_encode(encoder, [scene]).points[0]
     likeness = cells @ encoder.encode_texts([word]).points[0, 0]
-    assert {int(cell) % 6 for cell in likeness.topk(18).indices} == columns
+    assert {int(cell) % 6 for cell in np.argsort(-likeness)[:18]} == columns
     assert likeness.max() > 0.8
 
 
@@ -73,13 +73,13 @@ def test_words_have_their_spans(encoder):
 
 def test_word_vectors_do_not_depend_on_the_position(encoder):
     out = encoder.encode_texts(["dog", "a small DOG ran"])
-    assert torch.equal(out.points[0, 0], out.points[1, 2])
+    assert np.array_equal(out.points[0, 0], out.points[1, 2])
 
 
 def test_vectors_are_bitwise_independent_of_the_batch(encoder, scene):
     alone, together = encoder.encode_texts(["red"]), encoder.encode_texts(["a long caption here", "red"])
-    assert torch.equal(alone.points[0], together.points[1, :1])
-    assert torch.equal(alone.pooled[0], together.pooled[1])
+    assert np.array_equal(alone.points[0], together.points[1, :1])
+    assert np.array_equal(alone.pooled[0], together.pooled[1])
     assert together.mask.tolist() == [[True] * 4, [True, False, False, False]]
 
 
@@ -87,12 +87,12 @@ def test_vectors_are_bitwise_independent_of_the_batch(encoder, scene):
 def test_a_text_without_words_has_an_empty_mask_and_a_unit_pooled_vector(encoder, text):
     out = encoder.encode_texts([text, "dog"])
     assert out.mask.tolist() == [[False], [True]]
-    assert out.pooled[0].norm() == 1
+    assert np.linalg.norm(out.pooled[0]) == 1
 
 
 def test_vectors_have_a_fixed_hash(encoder, scene):
     image, text = prepare_and_encode(encoder, [scene]), encoder.encode_texts(["a red ball on the left of a dog"])
-    content = b"".join(part.numpy().tobytes() for out in (image, text) for part in (out.points, out.pooled))
+    content = b"".join(part.tobytes() for out in (image, text) for part in (out.points, out.pooled))
     assert hashlib.sha256(content).hexdigest()[:16] == "c13bb7cf0d231944"
 
 

@@ -163,8 +163,6 @@ def test_special_tokens_in_captions_are_text(llava):
 
 
 def test_invalid_options_are_rejected(qwen):
-    with pytest.raises(ConfigError, match="no pooled vectors: pool must be 'mean', got 'model'"):
-        load_encoder(str(qwen), device="cpu", pool="model")
     with pytest.raises(ConfigError, match="views must be 'tiles' or 'overview', got 'all'"):
         load_encoder(str(qwen), device="cpu", views="all")
 

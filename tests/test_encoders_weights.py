@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,11 +16,9 @@ import pytest
 
 from msdscore.encoders.loading import hashing
 from msdscore.encoders.loading.checkpoints import (
-    WeightFile,
     fetch_error,
     find_checkpoint,
     find_file,
-    find_weights,
     locate,
     model_type,
     wanted_files,
@@ -423,18 +420,10 @@ def test_weights_of_an_installed_package(tmp_path, monkeypatch):
     assert locate("package:tiny_weights_package/a.bin") == str(package / "a.bin")
     with pytest.raises(WeightsError, match="weight package 'tiny_weights_package' has no 'b.bin'"):
         locate("package:tiny_weights_package/b.bin")
-    with pytest.raises(WeightsError, match="weight package 'no_such_package' is not installed"):
+    with pytest.raises(WeightsError, match="'no-such-package' are not installed"):
         locate("package:no_such_package/a.bin")
     assert locate("a.bin", base=package) == str(package / "a.bin")
     assert [locate(name, base=package) for name in ("org/model", "")] == ["org/model", ""]
-    wanted = WeightFile("tiny_weights_package", "a.bin", NAME, "a.bin", sha256(b"weights").hexdigest())
-    assert find_weights(wanted) == find_weights(replace(wanted, digest="")) == package / "a.bin"
-    (package / "a.bin").write_bytes(b"damaged")
-    with pytest.raises(WeightsError, match=r"a\.bin: is damaged \(its SHA-256 is not "):
-        find_weights(wanted)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(WeightsError, match=r"b\.bin is neither installed nor available from the hub; install it with"):
-        find_weights(replace(wanted, path="b.bin"))
 
 
 def test_transformers_config_next_to_open_clip_config_is_ignored(folder):

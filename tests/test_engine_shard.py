@@ -4,7 +4,9 @@ import io
 import json
 import os
 import tarfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event, Thread
 
 import fsspec
 import numpy as np
@@ -14,8 +16,7 @@ import pytest
 
 from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
-from msdscore.forms.paper import Paper
-from msdscore.forms.registry import columns_of
+from msdscore.forms.columns import names as column_names
 from msdscore.io import stores
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.outputs.shards import facts_of, read_facts
@@ -27,7 +28,7 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.scores import open_scores
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
 
-COLUMNS = columns_of(Paper.columns)
+COLUMNS = column_names("shared", "paper")
 
 TOY = ScorerSpec(encoder="toy")
 
@@ -211,6 +212,25 @@ def test_datacomp_metadata_next_to_the_tar_is_used(tmp_path, keyed):
     assert score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(overwrite=True)).fresh
 
 
+def test_different_metadata_rows_with_one_key_are_an_error_of_its_sample(tmp_path):
+    path = tmp_path / "00000.tar"
+    with tarfile.open(path, "w") as shard:
+        for key in ("a", "b", "c"):
+            add(shard, f"{key}.jpg", jpeg("red"))
+    columns = {"key": ["a", "b", "a", "c", "c"], "text": ["a red square", "red", "a blue square", "red", "red"]}
+    pq.write_table(pa.table(columns), path.with_suffix(".parquet"))
+    _, table = scored(path, tmp_path / "out.parquet")
+    assert table["caption"].to_pylist() == [None, "red", "red"]
+    assert ["ambiguous" in (error or "") for error in table["error"].to_pylist()] == [True, False, False]
+
+
+@pytest.mark.parametrize("columns", [{}, {"image": [], "caption": []}])
+def test_an_empty_table_is_an_empty_shard(tmp_path, columns):
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    result, table = scored(tmp_path / "in.parquet", tmp_path / "out.parquet")
+    assert (result.rows, result.failed, len(table)) == (0, 0, 0)
+
+
 def test_scores_may_be_stored_next_to_their_tars(tmp_path):
     path = write_tar(tmp_path / "00000.tar")
     first, table = scored(path, tmp_path / "00000.parquet")
@@ -263,7 +283,7 @@ def test_parquet_and_json_lines_are_shards(tmp_path):
               enumerate(["lines.jsonl", "paths.parquet", "inside.parquet"])]  # fmt: skip
     assert tables[0]["msd"].to_pylist() == tables[1]["msd"].to_pylist() == tables[2]["msd"].to_pylist()
     assert tables[2]["key"].to_pylist() == list(COLOURS)
-    assert tables[0]["key"].to_pylist() == list(map(str, range(6)))
+    assert tables[0]["key"].to_pylist() == [uid(5)] * 6
     assert not np.isnan(tables[0]["msd"].to_numpy()).any()
 
 
@@ -516,3 +536,36 @@ def test_files_of_a_store_are_removed_and_written_with_their_folders():
     stores.remove(name)
     assert not stores.exists(name)
     stores.remove(name)  # a missing file is no error
+
+
+def test_a_web_server_that_sends_nothing_more_is_given_up(tmp_path, monkeypatch):
+    """A download may take any time, as long as data arrives."""
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr("msdscore.io.stores.STALLED", 0.3)
+
+    class Stalling(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "100000")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(b"x" * 1000)
+                self.wfile.flush()
+                ended.wait(30)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    ended, server = Event(), ThreadingHTTPServer(("127.0.0.1", 0), Stalling)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        with pytest.raises(InputError, match="cannot be read"):
+            score_shard(TOY, f"http://127.0.0.1:{server.server_port}/a.tar", tmp_path / "out.parquet")
+    finally:
+        ended.set()
+        server.shutdown()
+        server.server_close()
+    store, _ = stores.open_store("http://127.0.0.1:9/a.tar")
+    assert store.client_kwargs["timeout"].total is None

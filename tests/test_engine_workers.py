@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from msdscore.cli.app import app
+from command_line import invoke, msdscore
+from msdscore import threads
 from msdscore.encoders.cached import CacheSettings
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.run import shards as shards_of_run
@@ -95,10 +96,10 @@ def test_number_of_threads_is_equal_in_all_workers_and_restored(tmp_path, monkey
     """The last bits of sums depend on the number of threads."""
     seen, before = [], torch.get_num_threads()
     monkeypatch.setattr(shards_of_run, "score_shard", lambda *_, **__: seen.append(torch.get_num_threads()))
-    for threads in (1, 4):
-        torch.set_num_threads(threads)
+    for count in (1, 4):
+        torch.set_num_threads(count)
         list(score_jobs(TOY, [ShardJob("a", "b")], ShardOptions()))
-        assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == count
     if torch.get_num_threads() != before:
         torch.set_num_threads(before)
     assert seen == [workers_of_shards.THREADS] * 2
@@ -107,7 +108,7 @@ def test_number_of_threads_is_equal_in_all_workers_and_restored(tmp_path, monkey
 def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(workers_of_shards, "cores", lambda: 16)
+    monkeypatch.setattr(threads, "available", lambda: 16)
     spec = ScorerSpec(encoder="toy")
     assert default_workers(spec) == 1
     placed = [spec_of_worker(spec, number, 2) for number in range(2)]
@@ -213,7 +214,7 @@ def test_unreadable_shard_does_not_stop_overlapping_ones(tmp_path):
 
 def test_shards_overlap_only_on_a_gpu_without_a_cache(tmp_path, monkeypatch):
     cached = replace(TOY, device="cuda", cache=CacheSettings(folder=str(tmp_path)))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(workers_of_shards, "gpu_count", lambda: 1)
     specs = [TOY, replace(TOY, device="cuda:1"), ScorerSpec(encoder="toy"), cached]
     assert [workers_of_shards.shards_at_once(spec) for spec in specs] == [1, 2, 2, 1]
 
@@ -230,14 +231,15 @@ def test_invalid_scorer_stops_all_workers(tmp_path):
 def test_the_command_scores_shards_into_a_folder(tmp_path):
     pattern, out = write_shards(tmp_path / "in", count=3), tmp_path / "scores"
     command = ["score", pattern, "-o", str(out), "-e", "toy", "--workers", "1", "--json"]
-    made = CliRunner().invoke(app, command)
+    made = invoke(*command)
     assert made.exit_code == 0, made.output
     answer = json.loads(made.stdout)
     assert (answer["shards"], answer["earlier"], answer["rows"], answer["failed"]) == (3, 0, 15, 0)
-    assert [path.name for path in sorted(out.iterdir())] == ["00000.parquet", "00001.parquet", "00002.parquet"]
-    assert json.loads(CliRunner().invoke(app, command).stdout)["earlier"] == 3
+    names = ["00000.parquet", "00001.parquet", "00002.parquet", "_run"]
+    assert [path.name for path in sorted(out.iterdir())] == names
+    assert json.loads(invoke(*command).stdout)["earlier"] == 3
     first, second = str(tmp_path / "in" / "00000.tar"), str(tmp_path / "in" / "gone.tar")
-    broken = CliRunner().invoke(app, ["score", first, second, "-o", str(out), "-e", "toy", "--workers", "1"])
+    broken = invoke("score", first, second, "-o", str(out), "-e", "toy", "--workers", "1")
     assert broken.exit_code == 3
     assert "gone.tar: no such file" in broken.stderr
     lines = broken.stderr.splitlines()
@@ -248,10 +250,10 @@ def test_the_command_scores_shards_into_a_folder(tmp_path):
 def test_part_option_and_shared_cache(tmp_path):
     pattern, out = write_shards(tmp_path / "in", count=3), tmp_path / "scores"
     command = ["score", pattern, "-o", str(out), "-e", "toy", "--workers", "1", "--cache", str(tmp_path / "cache")]
-    counts = [json.loads(CliRunner().invoke(app, [*command, "--json", "--part", f"{n}/2"]).stdout) for n in range(2)]
+    counts = [json.loads(invoke(*command, "--json", "--part", f"{n}/2").stdout) for n in range(2)]
     assert [(answer["shards"], answer["rows"]) for answer in counts] == [(2, 10), (1, 5)]
-    assert len(list(out.iterdir())) == 3
-    again = CliRunner().invoke(app, [*command, "--set", "kappa=30.0", "--overwrite", "--json"])
+    assert len(list(out.glob("*.parquet"))) == 3
+    again = invoke(*command, "--set", "kappa=30.0", "--overwrite", "--json")
     assert json.loads(again.stdout)["cache"] == {"images": 15, "images_made": 0, "texts": 15, "texts_made": 0}
     assert "15 of 15 images (100.0 %)" in again.stderr
 
@@ -260,19 +262,17 @@ def test_a_folder_may_have_a_dot_in_its_name(tmp_path):
     tar, there = write_tar(tmp_path / "0.tar"), tmp_path / "scores.v2"
     there.mkdir()
     for folder in (f"{tmp_path}/scores.v1/", str(there)):
-        made = CliRunner().invoke(app, ["score", str(tar), "-o", folder, "-e", "toy", "--workers", "1"])
+        made = invoke("score", str(tar), "-o", folder, "-e", "toy", "--workers", "1")
         assert made.exit_code == 0, made.output
         assert pq.read_metadata(f"{folder}/0.parquet").num_rows == 6
 
 
 def test_the_command_scores_one_tar_into_a_file(tmp_path):
     tar = write_tar(tmp_path / "0.tar")
-    made = CliRunner().invoke(app, ["score", str(tar), "-o", str(tmp_path / "0.jsonl"), "-e", "toy"])
+    made = invoke("score", str(tar), "-o", str(tmp_path / "0.jsonl"), "-e", "toy")
     assert made.exit_code == 0, made.output
     rows = [json.loads(line) for line in (tmp_path / "0.jsonl").read_text().splitlines()]
-    folder = CliRunner().invoke(
-        app, ["score", str(tar), "-o", str(tmp_path / "out"), "-e", "toy", "--copy-column", "sha256"]
-    )
+    folder = invoke("score", str(tar), "-o", str(tmp_path / "out"), "-e", "toy", "--copy-column", "sha256")
     assert folder.exit_code == 0, folder.output
     table = pq.read_table(tmp_path / "out" / "0.parquet")
     assert [row["msd"] for row in rows] == table["msd"].to_pylist()
@@ -296,7 +296,7 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
 )
 def test_invalid_usage_is_a_one_line_error(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    made = CliRunner().invoke(app, ["score", *arguments, "-e", "toy"])
+    made = invoke("score", *arguments, "-e", "toy")
     told = made.stderr if made.exception is None or isinstance(made.exception, SystemExit) else str(made.exception)
     assert message in told
 
@@ -317,7 +317,7 @@ def test_hanging_worker_is_stopped(tmp_path, monkeypatch):
 def test_time_limit_must_be_positive(tmp_path, limit, engine):
     write_shards(tmp_path, count=1)
     arguments = ["score", str(tmp_path / "00000.tar"), "-o", str(tmp_path / "out"), "--encoder", "toy"]
-    result = CliRunner().invoke(app, [*arguments, "--time-limit", limit, "--engine", engine])
+    result = invoke(*arguments, "--time-limit", limit, "--engine", engine)
     assert isinstance(result.exception, ConfigError)
     assert "a time limit must be a positive number of seconds" in str(result.exception)
 
@@ -364,5 +364,41 @@ def test_workers_stop_when_the_command_is_killed(tmp_path):
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
 def test_a_device_is_not_a_folder(tmp_path, device):
     write_shards(tmp_path, count=1)
-    result = CliRunner().invoke(app, ["score", str(tmp_path / "00000.tar"), "-o", device, "--encoder", "toy"])
+    result = invoke("score", str(tmp_path / "00000.tar"), "-o", device, "--encoder", "toy")
     assert f"{device}: unknown kind of output; expected a name ending in" in str(result.exception)
+
+
+def test_a_run_records_its_totals_failures_and_metrics(tmp_path):
+    write_tar(tmp_path / "a.tar")
+    (tmp_path / "b.tar").write_bytes(b"no tar")
+    with tarfile.open(tmp_path / "c.tar", "w") as shard:
+        add(shard, "broken.jpg", b"no image")
+        add(shard, "broken.txt", b"a red square")
+    out, metrics = tmp_path / "scores", tmp_path / "run.prom"
+    command = ("score", tmp_path / "{a,b,c}.tar", "-o", out, "-e", "toy", "--workers", 1)
+    answer = msdscore(*command, "--metrics", metrics)
+    assert answer.returncode == 3
+    record = json.loads((out / "_run/run.json").read_text())
+    assert (record["shards"], record["shards_failed"], record["rows"], record["rows_failed"]) == (3, 1, 7, 1)
+    assert record["finished"]
+    assert record["rows_per_second"] > 0
+    assert record["signature"].startswith("msd|enc:toy")
+    assert record["options"]["worst"] == 3
+    failures = pq.read_table(out / "_run/failures.parquet").to_pylist()
+    assert [(Path(row["file"]).name, row["key"]) for row in failures] == [("b.tar", None), ("c.tar", "broken")]
+    assert all(row["error"] for row in failures)
+    lines = dict(line.split() for line in metrics.read_text().splitlines() if not line.startswith("#"))
+    assert (lines["msdscore_run_rows"], lines["msdscore_run_finished"]) == ("7", "1")
+    assert pq.ParquetDataset(out).read().num_rows == 7  # the record is not read as scores
+    part = msdscore(*command, "--part", "1/3")
+    assert part.returncode == 3
+    assert json.loads((out / "_run/run-1-of-3.json").read_text())["shards"] == 1
+
+
+def test_an_error_of_all_shards_is_one_line(tmp_path):
+    for number in range(4):
+        pq.write_table(pa.table({"image": ["x"], "words": ["y"]}), tmp_path / f"{number}.parquet")
+    answer = msdscore("score", tmp_path / "{0..3}.parquet", "-o", tmp_path / "scores", "-e", "toy", "--workers", 1)
+    assert answer.returncode == 3
+    (line,) = (line for line in answer.stderr.splitlines() if "no caption column" in line)
+    assert "0.parquet and 3 more" in line

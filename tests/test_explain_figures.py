@@ -31,7 +31,7 @@ SLACK = 0.01  # glyphs of neighbours may touch
 
 @pytest.fixture(scope="module")
 def explained():
-    return Scorer("toy").contrast(two_coloured("green", "red"), [SHORT, LONG, "a dog"])
+    return Scorer("toy").explain_many(two_coloured("green", "red"), [SHORT, LONG, "a dog"])
 
 
 def explain(caption, size=(48, 32)):
@@ -199,7 +199,7 @@ def test_a_figure_of_words_has_one_map_per_judged_word_and_the_least_supported_f
     item = explained[1]
     drawn = word_figure(item)
     assert_clean(drawn)
-    titles = texts(drawn)[:-2]
+    titles = texts(drawn)[:-3]
     assert [title.split("  ")[0] for title in titles] == [unit.text for unit in item.ranked]
     assert [title.split("  ")[1] for title in titles] == [f"{unit.gap:+.1f}".replace("-", "−") for unit in item.ranked]
     panels = [axes.get_position() for axes in drawn.axes]
@@ -286,10 +286,10 @@ def test_figures_begin_with_the_match(monkeypatch):
     drawn = figure([item])
     assert_clean(drawn)
     match = item.score.match
-    heads = [f"{100 * match:.0f} %: {item.score.reading} match", f"MSD {item.score.soft_msd:+.3f}"]
+    heads = [f"{100 * match:.0f} %: {item.score.verdict} match", f"MSD {item.score.soft_msd:+.3f}"]
     assert [text for text in texts(drawn) if text in heads] == heads
     assert texts(word_figure(item))[0] == f"{item.ranked[0].text}  {item.ranked[0].p_value:.2g}"
     named, _ = sheet([item], monkeypatch)
-    assert f"match {match:.2f}, {item.score.reading}; MSD {item.score.msd:+.3f}" in texts(named)
+    assert f"{100 * match:.0f} %: {item.score.verdict} match; MSD {item.score.msd:+.3f}" in texts(named)
     foreign = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "ein grünes Feld mit einem Hund und Katzen")
     assert "cannot be judged" in texts(figure([foreign]))

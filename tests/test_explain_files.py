@@ -9,12 +9,11 @@ from io import BytesIO
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from coloured_pairs import two_coloured
+from command_line import invoke
 from hostile import Tags
 from msdscore import Scorer
-from msdscore.cli.app import app
 from msdscore.errors import ConfigError, RunError
 from msdscore.explain.figure import font_families, lacks_glyphs, ruler, set_lines
 from msdscore.explain.html import page, snippet
@@ -25,7 +24,7 @@ HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& 
 
 @pytest.fixture(scope="module")
 def explained():
-    return Scorer("toy").contrast(two_coloured("green", "red"), ["green on the left", HOSTILE])
+    return Scorer("toy").explain_many(two_coloured("green", "red"), ["green on the left", HOSTILE])
 
 
 @pytest.mark.parametrize(
@@ -119,12 +118,11 @@ def test_hues_differ_for_colour_blind_readers():
 
 
 def test_cropped_parts_of_the_image_are_dark():
-    import torch
 
     from msdscore.encoders.base import PatchLayout
 
     image = Image.new("RGB", (8, 4), "white")
-    cells = PatchLayout((8, 4), (1, 1), torch.tensor([[2.0, 0.0, 6.0, 4.0]]))
+    cells = PatchLayout((8, 4), (1, 1), np.array([[2.0, 0.0, 6.0, 4.0]], dtype=np.float32))
     tinted = np.asarray(overlay(image, cells, Map("support", "", np.array([[1.0]]), 1.0, "0", "1")))
     assert tinted[0, 0].max() < 140
     assert tinted[0, 4].tolist() == ramp("support", 1.0).tolist()
@@ -214,7 +212,7 @@ def test_missing_glyphs_are_noted(tmp_path):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["explain", *map(str, arguments), "--encoder", "toy"])
+    return invoke("explain", *map(str, arguments), "--encoder", "toy")
 
 
 @pytest.fixture
@@ -225,11 +223,19 @@ def image(tmp_path):
 
 def test_explain_command_prints_words_and_writes_files(image, tmp_path):
     pytest.importorskip("matplotlib")
-    answer = run(image, "blue and green", "--against", "red", "-o", tmp_path / "a.png", "--words", tmp_path / "w.png")
+    answer = run(image, "blue and green", "red", "-o", tmp_path / "a.png", "--words", tmp_path / "w.png")
     assert answer.exit_code == 0, answer.output
     assert "least supported, nats: blue" in answer.output
     assert (tmp_path / "a.png").exists()
     assert (tmp_path / "w.png").exists()
+
+
+def test_explain_command_prints_the_sum_that_figures_draw(image):
+    words = run(image, "green on the left", "a red square", "--json")
+    scores = [item["score"] for item in json.loads(words.stdout)["explanations"]]
+    text = run(image, "green on the left", "a red square").stdout
+    for score in scores:
+        assert f"Soft-MSD {score['soft_msd']:+.3f} = {score['similarity']:.3f} similarity " in text
 
 
 def test_explain_command_prints_json(image):

@@ -72,7 +72,7 @@ def test_an_explanation_has_its_caption(scorer):
 
 def test_several_captions_share_one_candidate_set(scorer):
     image, captions = two_coloured("green", "red"), ["green and red", "blue and red", "purple"]
-    contrast = scorer.contrast(image, captions)
+    contrast = scorer.explain_many(image, captions)
     assert [item.score for item in contrast] == list(scorer.rank(image, captions))
     for item in contrast:
         assert_adds_up(item)
@@ -91,8 +91,8 @@ def test_words_attend_to_the_regions_that_show_them(scorer):
     green, red = (item.leaning(unit) for unit in item.ranked[::-1] if unit.text in ("green", "red"))
     if item.ranked[-1].text == "red":
         green, red = red, green
-    assert green[:, :3].sum() > 0.95
-    assert red[:, 3:].sum() > 0.95
+    assert green[:, :3].sum() > 0.75  # smoothed over the border
+    assert red[:, 3:].sum() > 0.75
 
 
 def test_omission_map_shows_the_omitted_half(scorer):
@@ -112,14 +112,14 @@ def test_words_without_tokens_have_no_term_and_no_map(scorer):
 
 def test_single_string_is_not_a_list_of_captions(scorer):
     with pytest.raises(ConfigError, match="needs a list of at least one caption"):
-        scorer.contrast(two_coloured("green", "red"), "green")
+        scorer.explain_many(two_coloured("green", "red"), "green")
 
 
 def test_calibrated_terms_add_up_to_the_score(scorer):
     from msdscore.scoring.bank import build_bank
 
     images = [two_coloured(left, right) for left in ("blue", "white") for right in ("purple", "yellow", "red")]
-    config = scorer.config.changed(calibration="background", gate="support")
+    config = scorer.form.changed(calibration="background", gate="support")
     bank = build_bank(scorer.encoder, config, images, ["green", "blue and white", "a dog"])
     item = Scorer(scorer.encoder, config, bank=bank).explain(two_coloured("green", "red"), "the green on a red dog")
     assert_adds_up(item)
@@ -128,7 +128,7 @@ def test_calibrated_terms_add_up_to_the_score(scorer):
 
 
 def layout(grid, boxes, size):
-    return PatchLayout(size, grid, torch.tensor(boxes, dtype=torch.float32))
+    return PatchLayout(size, grid, np.array(boxes, dtype=np.float32))
 
 
 def test_pixels_follow_the_boxes_of_a_cropped_view():
@@ -177,15 +177,15 @@ def test_removals_equal_the_derivative_by_the_weight_of_a_patch():
 
 def test_influence_predicts_the_effect_of_dropping_a_patch(scorer):
     # One patch at a time, with a new fit.
-    exact = Scorer(scorer.encoder, scorer.config.changed(gate="support"))
+    exact = Scorer(scorer.encoder, scorer.form.changed(gate="support"))
     pipeline = exact.pipeline
     images = pipeline.embed_images(pipeline.decode([two_coloured("green", "red")]))
     texts = pipeline.embed_texts(["green and blue in the middle"])
     measured = pipeline.measure(images, texts, [0], [0])
-    expected = maps.influence(terms_of(exact.config, images, texts, measured)[0]).support
+    expected = maps.influence(terms_of(exact.form, images, texts, measured)[0]).support
     rises = []
     for patch in range(36):
-        mask = images.batch.mask.clone()
+        mask = images.batch.mask.copy()
         mask[0, patch] = False
         less = replace(images, batch=replace(images.batch, mask=mask))
         after = pipeline.measure(less, texts, [0], [0]).terms.support[0]
@@ -251,7 +251,7 @@ class Masking:
 
     def encode_images(self, images):
         batch = self._toy.encode_images(images)
-        mask = batch.mask.clone()
+        mask = batch.mask.copy()
         mask[:, self._masked] = False
         return replace(batch, mask=mask)
 
@@ -272,3 +272,17 @@ def test_masked_patches_keep_their_position(tmp_path):
     assert np.corrcoef(leaning[0][visible], leaning[1][visible])[0, 1] > 0.99
     item.save(tmp_path / "why.html")
     assert item.to_dict()["most_omitted"][0]["value"] == item.coverage_terms.max()
+
+
+def test_region_is_smooth_prefers_the_centre_and_keeps_the_sum():
+    values = np.zeros(49)
+    values[[0, 24]] = 1.0  # a corner and the centre
+    shown = maps.region(values, (7, 7), np.ones(49, dtype=bool)).reshape(7, 7)
+    assert shown.sum() == pytest.approx(2.0)
+    assert shown.argmax() == 24
+    assert shown[3, 2] > shown[0, 0] > 0
+    hidden = np.ones(49, dtype=bool)
+    hidden[:7] = False
+    masked = maps.region(values, (7, 7), hidden).reshape(7, 7)
+    assert (masked[0] == 0).all()
+    assert masked.sum() == pytest.approx(2.0)

@@ -24,6 +24,56 @@ def test_import_does_not_load_heavy_modules():
     assert done.stdout.strip() == "[]"
 
 
+WITHOUT = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "pyarrow", "duckdb", "jaxtyping", "tokenizers", "transformers", "matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.partition(".")[0])
+
+sys.meta_path.insert(0, Missing())
+import importlib.util
+importlib.util.find_spec = lambda name, package=None, find=importlib.util.find_spec: None if name == "torch" else find(name, package)
+"""
+
+
+def without(code, **options):
+    """Run code in a process in which heavy libraries cannot be imported."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, timeout=120, **options
+    )
+
+
+def test_a_caption_is_scored_ranked_and_explained_without_heavy_libraries():
+    pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
+    code = """
+from msdscore import Scorer, sample_image
+scorer, image = Scorer(), sample_image("cat")
+assert scorer.rank(image, ["a dog", "a cat"]).best == "a cat"
+assert scorer.explain(image, "a cat next to a dog").units
+assert len(scorer.score_batch([image, image], ["a cat", "a dog"])) == 2
+"""
+    done = without(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [(("score", "rows.jsonl", "-o", "out.jsonl"), "files"), (("select", "out.parquet", "-o", "x.jsonl"), "select")],
+)
+def test_missing_extra_is_one_line_with_the_command(arguments, extra, tmp_path):
+    from msdscore import sample_image
+
+    (tmp_path / "rows.jsonl").write_text(f'{{"image": "{sample_image("cat")}", "caption": "a cat"}}\n')
+    (tmp_path / "out.parquet").write_bytes(b"")
+    done = without(f"from msdscore.__main__ import main; sys.argv = {['msdscore', *arguments]}; main()", cwd=tmp_path)
+    assert done.returncode != 0
+    assert f"pip install 'msdscore[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_all_exported_names_exist():
     import msdscore
 
@@ -32,3 +82,54 @@ def test_all_exported_names_exist():
     assert set(msdscore._EXPORTS) | {"__version__"} == set(msdscore.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = msdscore.nothing
+
+
+WITHOUT_TORCH = """
+import sys
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+hidden = ("torch", "jaxtyping", "transformers")
+PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in hidden else find(name, *rest)
+from PIL import Image
+from msdscore import Scorer
+
+scorer, image = Scorer({encoder!r}), Image.new("RGB", (96, 64), "red")
+scorer.score(image, "a red square")
+scorer.score(image, "a red square", references=["a red field", "one square"])
+scorer.rank(image, ["a red square", "no blue square"])
+list(scorer.stream([(image, "a red square"), (image, ["a dog", "red"])]))
+scorer.explain(image, "a red square on the left")
+from msdscore.testing import check_encoder
+check_encoder(scorer.encoder)
+print(sorted(set(hidden) & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("encoder", ["toy", "mini"])
+def test_scores_and_explanations_need_no_torch(encoder, tmp_path):
+    code = WITHOUT_TORCH.format(encoder=encoder)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_only_networks_and_devices_import_torch_at_the_top():
+    """Modules that import torch when they are imported: others do so in the function that needs it."""
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("msdscore", include_external_packages=True, cache_dir=None)
+    importing = {
+        name
+        for name in graph.find_modules_that_directly_import("torch")
+        for found in graph.get_import_details(importer=name, imported="torch")
+        if found["line_contents"].startswith(("import", "from")) and not _is_indented(name, found["line_number"])
+    }
+    allowed = ("msdscore.core.gpu.", "msdscore.encoders.", "msdscore.integrations.")
+    assert not [name for name in importing if not name.startswith(allowed)]
+
+
+def _is_indented(module, line):
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    return Path(find_spec(module).origin).read_text().splitlines()[line - 1].startswith(" ")

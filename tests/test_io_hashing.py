@@ -64,3 +64,10 @@ def test_pixel_key_uses_rgb_pixels():
     grey = Image.new("L", (4, 3), 77)
     assert pixel_key(palette) == pixel_key(Image.new("RGB", (4, 3), "red"))
     assert pixel_key(grey) == pixel_key(Image.new("RGB", (4, 3), (77, 77, 77)))
+
+
+def test_a_folder_above_a_symbolic_link_is_that_of_its_target(tmp_path):
+    (tmp_path / "other" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "other" / "inner")
+    through_link = source_key(str(tmp_path / "link" / ".." / "a.png"))
+    assert through_link == source_key(tmp_path / "other" / "a.png") != source_key(tmp_path / "a.png")

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
+from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.hashing import pixel_key
-from msdscore.io.images import ImageLimits, open_image
+from msdscore.io.images import ImageLimits, file_warnings, open_image
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -373,7 +374,7 @@ def test_wrong_layouts_and_ranges_are_rejected(source, reason):
 
 
 def test_threads_do_not_change_process_state():
-    before = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
+    before = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
     hostile = [png_header(10_000, 10_000), encoded(corners(), "JPEG", exif=b"Exif\0\0MM\0*\0\0"), b"text"]
     escaped: list[BaseException] = []
 
@@ -392,7 +393,32 @@ def test_threads_do_not_change_process_state():
     for thread in threads:
         thread.join()
     assert escaped == []
-    assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters)) == before
+    assert before == (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
+
+
+def test_warnings_of_pillow_are_hidden_only_in_the_thread_that_reads(monkeypatch):
+    reads, may_end, opened = threading.Event(), threading.Event(), Image.open
+
+    def warn():
+        warnings.warn_explicit("broken header", UserWarning, "Image.py", 1, module="PIL.Image")
+
+    def slowly(*arguments, **options):
+        warn()
+        reads.set()
+        assert may_end.wait(20)
+        return opened(*arguments, **options)
+
+    monkeypatch.setattr(Image, "open", slowly)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=open_image, args=(encoded(corners(), "PNG"),))
+        thread.start()
+        assert reads.wait(20)
+        assert shown == []
+        warn()
+        assert len(shown) == 1
+        may_end.set()
+        thread.join()
 
 
 def test_error_contains_the_path_as_passed():
@@ -404,3 +430,55 @@ def test_error_contains_the_path_as_passed():
 def test_windows_paths_are_reported():
     with pytest.raises(ImageError, match=r"no such file; it has backslashes, write its folders with /"):
         open_image("photos\\dog.jpg")
+
+
+def test_first_frame_is_used_and_the_position_of_an_open_animation_is_kept():
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    stream = BytesIO()
+    frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
+    with Image.open(stream) as animation:
+        animation.seek(2)
+        assert open_image(animation).getpixel((0, 0)) == (255, 0, 0)
+        assert animation.tell() == 2
+
+
+def test_masked_pixels_are_rejected():
+    values = np.ma.masked_array(np.zeros((4, 4), np.uint8), mask=np.eye(4, dtype=bool))
+    with pytest.raises(ImageError, match="masked"):
+        open_image(values)
+    assert open_image(np.ma.masked_array(np.zeros((4, 4), np.uint8))).size == (4, 4)
+
+
+def noisy_jpeg(**options):
+    stream = BytesIO()
+    Image.effect_noise((200, 150), 60).convert("RGB").save(stream, "JPEG", **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"progressive": True}, {"restart_marker_blocks": 3}, {"restart_marker_rows": 1, "progressive": True},
+     {"optimize": True, "subsampling": 0, "quality": 100}, {"comment": b"\xff\xd0 in a comment \xff\x02"}],
+)  # fmt: skip
+def test_overwritten_bytes_of_a_jpeg_give_a_warning(options):
+    content = noisy_jpeg(**options)
+    assert file_warnings(content) == file_warnings(content + b"behind the end") == ()
+    middle = len(content) // 2
+    random = np.random.default_rng(0).bytes(2048)
+    damaged = content[:middle] + random + content[middle + len(random) :]
+    assert "damaged" in file_warnings(damaged)[0]
+    with suppress(ImageError):  # Pillow decodes most of them
+        open_image(damaged)
+
+
+def test_other_formats_and_short_files_have_no_warnings_about_the_file():
+    for content in (b"", b"\xff\xd8", b"\x89PNG", b"RIFF\xff\xd8"):
+        assert file_warnings(content) in ((), ("damaged JPEG: a part of its pixels is wrong",))
+
+
+def test_a_damaged_jpeg_is_scored_with_a_warning(tmp_path):
+    content = bytearray(noisy_jpeg())
+    content[5000:5002] = b"\xff\xd1"  # a restart in a file without them, which decoders skip
+    (tmp_path / "a.jpg").write_bytes(content)
+    for source in (tmp_path / "a.jpg", bytes(content)):
+        assert any("damaged JPEG" in text for text in Scorer("toy").score(source, "a red square").warnings)

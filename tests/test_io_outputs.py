@@ -246,3 +246,9 @@ def test_differences_of_long_settings_are_shortened(tmp_path):
         assert "now 1)" in str(raised.value)
     with pytest.raises(RunError, match=r"another c \(nothing, now 2\)"):
         compare(tmp_path, {"a": 1}, {"a": 1, "c": 2})
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema([("a", pa.int64())])])
+def test_fractions_next_to_large_integers_are_not_truncated(schema):
+    values = table_from_columns([{"a": 0.5}, {"a": 1 << 60}], schema)["a"].to_pylist()
+    assert values == ["0.5", str(1 << 60)]

@@ -22,6 +22,7 @@ from msdscore.errors import InputError, RunError
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.formats import INPUT_FORMATS
 from msdscore.io.inputs.rows import Row, open_rows
+from msdscore.run.parts import plan, row_keys
 
 CAPTIONS = [
     "a dog runs on the beach",
@@ -229,6 +230,21 @@ def test_images_in_a_table_next_to_the_rows_are_found(tmp_path):
         assert [row.image for row in source.read()] == [tmp_path / "coco/b.jpg", tmp_path / "c.jpg"]
 
 
+def test_files_precede_images_of_a_table(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name in ("a/1.jpg", "2.jpg"):
+        write(tmp_path / name, b"file")
+    names = ["a/1.jpg", "b/1.jpg", str(tmp_path / "2.jpg"), "c/1.jpg", "1.jpg"]
+    path = jsonl(tmp_path / "rows.jsonl", *({"image": name, "caption": "x"} for name in names))
+    table = pa.table({"file_name": ["a/1.jpg", "b/1.jpg", "2.jpg"], "image": [b"A", b"B", b"C"]})
+    pq.write_table(table, tmp_path / "rows.images.parquet")
+    rows = rows_of(path)
+    assert [row.image for row in rows[:4]] == [
+        tmp_path / "a/1.jpg", b"B", tmp_path / "2.jpg", tmp_path / "c/1.jpg",
+    ]  # fmt: skip
+    assert "a/1.jpg and b/1.jpg" in rows[4].error
+
+
 def test_unusual_csv_is_read(tmp_path):
     path = write(
         tmp_path / "rows.csv",
@@ -254,7 +270,7 @@ def test_unusual_csv_is_read(tmp_path):
     ]
     assert rows[0].caption == "two\r\nlines"
     assert rows[5].caption == 'a "quote" inside'
-    assert open_rows(path).columns == ("image", "caption", "n")
+    assert open_rows(path).layout.columns == ("image", "caption", "n")
 
 
 def test_invalid_csv_is_rejected(tmp_path):
@@ -295,7 +311,8 @@ def test_a_list_of_captions_is_one_candidate_set(writer, tmp_path):
     assert [row.id for row in rows] == ["7#0", "7#1", "8", "9#0", "9#1", "9#2"]
     assert [row.index for row in rows] == list(range(6))
     assert [row.caption for row in rows] == ["one dog", "two dogs", None, "a cat", None, None]
-    assert [row.group for row in rows] == ["7", "7", "8", "9", "9", "9"]
+    assert [row.columns["group"] for row in rows] == ["7", "7", "8", "9", "9", "9"]
+    assert [row.list_number for row in rows] == [0, 0, 1, 2, 2, 2]
     assert [row.image for row in rows][:2] == [tmp_path / "a.jpg"] * 2
     assert [row.error for row in rows] == [
         None, None, "captions is empty", None, "captions[1] is empty", "captions[2] is empty",
@@ -304,6 +321,21 @@ def test_a_list_of_captions_is_one_candidate_set(writer, tmp_path):
         "id": "7#1", "image": "a.jpg", "caption": "two dogs", "note": "x", "group": "7", "candidates": 2,
     }  # fmt: skip
     assert len({row.index for row in rows}) == 6
+
+
+def test_lists_of_captions_are_separate_sets_whatever_their_ids_are(tmp_path):
+    path = jsonl(
+        tmp_path / "rows.jsonl",
+        {"image": "a.jpg", "captions": ["no id"]},
+        {"id": 7, "image": "a.jpg", "captions": ["one"]},
+        {"id": "7", "image": "a.jpg", "captions": ["two"]},
+        {"image": "a.jpg", "caption": "three", "group": "0"},
+        {"image": "a.jpg", "caption": "four", "group": "7"},
+    )
+    rows = rows_of(path)
+    assert [row.columns["group"] for row in rows] == ["@0", "7", "7@2", "0", "7"]
+    keys = [row_keys(part)["group"].to_pylist() for part in plan(rows, part_rows=10)]
+    assert len(set(keys[0])) == 5
 
 
 def test_lists_and_single_captions_can_be_mixed(tmp_path):
@@ -426,9 +458,9 @@ def test_parquet_images_as_paths_bytes_and_structs(tmp_path):
     assert [row.error for row in found["struct"]] == [None, None, "image is empty"]
     for kind in kinds:
         with open_rows(tmp_path / f"{kind}.parquet") as source:
-            assert source.schema is not None
-            assert source.schema.field("image").type == pa.string()
-            assert source.columns == ("image", "caption", "other")
+            assert source.layout.schema is not None
+            assert source.layout.schema.field("image").type == pa.string()
+            assert source.layout.columns == ("image", "caption", "other")
 
 
 def test_parquet_text_that_is_not_utf8_is_rejected(tmp_path):
@@ -454,8 +486,8 @@ def test_parquet_times_and_numbers_preserve_their_types(tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     with open_rows(tmp_path / "rows.parquet") as source:
         (row,) = source.read()
-        assert source.schema is not None
-        assert source.schema.field("small").type == pa.int16()
+        assert source.layout.schema is not None
+        assert source.layout.schema.field("small").type == pa.int16()
     assert row.columns["when"] == "2023-11-14 22:13:20.123456789"
     assert row.id == "5"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from msdscore.errors import ImageError, InputError
 from msdscore.io import parquet_images
-from msdscore.io.parquet_images import StoredImage, read_columns, stored_images
+from msdscore.io.parquet_images import StoredImage, StoredImages, read_columns
 from msdscore.io.tar import TarImage, TarWalk, plain_header, read_samples, sample_key
 
 
@@ -25,12 +25,35 @@ def image_table(path, count=10, group=3):
 
 def test_stored_images_are_found_by_name_and_read_from_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_images, "CACHED_BYTES", 1)  # every row group evicts the previous one
-    found = stored_images([image_table(tmp_path / "p.parquet")], "file_name")
-    assert list(found) == [f"{number}.jpg" for number in range(10)]
-    assert [image.group for image in found.values()] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
+    found = list(StoredImages([image_table(tmp_path / "p.parquet")], "file_name"))
+    assert [image.name for image in found] == [f"{number}.jpg" for number in range(10)]
+    assert [image.group for image in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
     with ThreadPoolExecutor(4) as pool:
-        read = list(pool.map(StoredImage.read, list(found.values()) * 5))
+        read = list(pool.map(StoredImage.read, found * 5))
     assert read == [b"image %d" % number for number in range(10)] * 5
+
+
+def stored(path, images):
+    cells = pa.table({"file_name": [name for name, _ in images], "image": [content for _, content in images]})
+    pq.write_table(cells, path)
+    return StoredImages([path], "file_name")
+
+
+def test_images_in_different_folders_are_different(tmp_path):
+    images = stored(tmp_path / "p.parquet", [("a/1.jpg", b"A"), ("b/1.jpg", b"B"), ("2.jpg", b"2")])
+    assert [images.find(path).read() for path in ("a/1.jpg", "/data/b/1.jpg", "x/2.jpg")] == [b"A", b"B", b"2"]
+    assert images.find("c/1.jpg") is images.find("3.jpg") is None
+    with pytest.raises(ImageError, match=r"a/1\.jpg and b/1\.jpg"):
+        images.find("1.jpg")
+    with pytest.raises(InputError, match=r"2\.jpg may be the image x/2\.jpg or y/2\.jpg"):
+        images.find("y/2.jpg")
+
+
+def test_a_repeated_name_is_an_error_unless_the_images_are_equal(tmp_path):
+    images = stored(tmp_path / "p.parquet", [("1.jpg", b"A"), ("1.jpg", b"A"), ("2.jpg", b"A"), ("2.jpg", b"B")])
+    assert images.find("1.jpg").read() == b"A"
+    with pytest.raises(ImageError, match=r"2 different images are called 2\.jpg"):
+        images.find("2.jpg")
 
 
 def test_a_row_group_is_read_once(tmp_path, monkeypatch):

@@ -10,9 +10,9 @@ from PIL import Image
 from chat_server import ChatServer
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, RunError
-from msdscore.lab.metrics.registry import load_metric
-from msdscore.lab.metrics.vlm import endpoint
-from msdscore.lab.metrics.vlm.judge import read_verdict
+from msdscore_lab.metrics.registry import load_metric
+from msdscore_lab.metrics.vlm import endpoint
+from msdscore_lab.metrics.vlm.judge import read_verdict
 
 RED = Image.new("RGB", (24, 16), "red")
 GOOD, BAD = "a red square", "a blue square"

@@ -7,7 +7,7 @@ from PIL import Image
 
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, WeightsError
-from msdscore.lab.metrics.registry import load_metric
+from msdscore_lab.metrics.registry import load_metric
 
 open_clip = pytest.importorskip("open_clip", reason="needs the extra 'openclip'")
 RED, BLUE = (Image.new("RGB", (40, 32), colour) for colour in ("red", "blue"))

@@ -9,8 +9,8 @@ import pytest
 
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, MissingExtraError
-from msdscore.lab.metrics.references import words
-from msdscore.lab.metrics.registry import load_metric
+from msdscore_lab.metrics.references import words
+from msdscore_lab.metrics.registry import load_metric
 
 pytest.importorskip("pycocoevalcap", reason="needs the extra 'references'")
 SAME, OTHER = "A dog runs on the beach.", "A man reads."

@@ -9,9 +9,9 @@ import pytest
 
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, InputError, UnknownNameError
-from msdscore.lab.metrics.base import CaseScores, Loaded, MetricRow
-from msdscore.lab.metrics.registry import METRICS, list_metrics, load_metric, load_metrics
 from msdscore.registry import PluginWarning
+from msdscore_lab.metrics.base import CaseScores, Loaded, MetricRow
+from msdscore_lab.metrics.registry import METRICS, list_metrics, load_metric, load_metrics
 
 CASES = [(0, ("one two three", "one two")), (0, ("a b", "c d"))]
 

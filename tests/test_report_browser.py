@@ -10,6 +10,7 @@ import pytest
 from browser import chromium, serious
 from coloured_pairs import two_coloured
 from msdscore import Scorer
+from msdscore.core.evidence import VERDICTS
 from msdscore.io.inputs.rows import open_rows
 from msdscore.report.build import ReportOptions, build
 from msdscore.run.rows import score_rows
@@ -208,7 +209,9 @@ def test_last_row_is_reachable(browser, large):
 
 
 def test_explanation_page_shows_maps_of_words(browser, tmp_path):
-    Scorer("toy").contrast(two_coloured("green", "red"), ["green and blue", "</script>red"]).save(tmp_path / "why.html")
+    Scorer("toy").explain_many(two_coloured("green", "red"), ["green and blue", "</script>red"]).save(
+        tmp_path / "why.html"
+    )
     browser.open(tmp_path / "why.html")
     assert browser.complaints == []
     shown = "return document.querySelector('section .shown').src"
@@ -252,7 +255,8 @@ def test_tiles_count_and_filter_rows_and_match_is_a_percentage(browser, calibrat
     path, match = calibrated(0.2)
     open_page(browser, path)
     tiles = browser.run("return [...document.querySelectorAll('.tile b')].map(b => Number(b.textContent))")
-    assert tiles == [(match >= 0.7).sum(), ((match >= 0.3) & (match < 0.7)).sum(), (match < 0.3).sum()]
+    good, doubtful = VERDICTS[0][0], VERDICTS[1][0]
+    assert tiles == [(match >= good).sum(), ((match >= doubtful) & (match < good)).sum(), (match < doubtful).sum()]
     click(browser, ".tile.poor")
     assert text(browser, "#count").startswith(f"{tiles[2]} of 96")
     assert browser.run("return document.querySelector('.tile.poor').ariaPressed") == "true"
@@ -275,7 +279,7 @@ def test_leaderboard_states_significance(browser, calibrated):
 
 def explained_page(folder):
     image = two_coloured("red", "blue")
-    Scorer("toy").contrast(image, ["a red square", "a blue dog"]).save(folder / "why.html")
+    Scorer("toy").explain_many(image, ["a red square", "a blue dog"]).save(folder / "why.html")
     return folder / "why.html"
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -16,9 +17,12 @@ from PIL import Image
 from msdscore import (
     CaptionError,
     ConfigError,
+    ImageError,
     ImageLimits,
     InputError,
     Paper,
+    RunError,
+    RunOptions,
     Scorer,
     ScorerSpec,
     UnknownNameError,
@@ -27,7 +31,7 @@ from msdscore import (
     save_bank,
 )
 from msdscore.encoders.base import TokenLayout
-from msdscore.forms.registry import columns_of
+from msdscore.forms.columns import names as column_names
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
@@ -92,7 +96,7 @@ def test_captions_of_one_owner_are_a_candidate_set():
     assert scores.candidates.tolist() == [2, 2, 2, 2]
     assert f"Soft-MSD {scores[0].soft_msd:+.4f} (among 2)" in str(scores[0])
     alone = scorer.score(images[0], "red")
-    assert f"Soft-MSD {alone.soft_msd:+.4f} (alone)" in str(alone)
+    assert str(alone).startswith(f"MSD {alone.msd:+.4f}  similarity")
 
 
 def test_failed_item_of_a_batch_has_an_error(tmp_path):
@@ -115,12 +119,12 @@ def test_invalid_batches_are_rejected():
     scorer = Scorer("toy")
     with pytest.raises(
         ConfigError,
-        match="expected one image per caption, got 1 and 2; for several captions of one image pass a single",
+        match="got 1 and 2",
     ):
         scorer.score_batch([make_image()], ["a", "b"])
     with pytest.raises(ConfigError, match=r"owner must have the image index \(0 to 0\)"):
         scorer.score_batch([make_image()], ["a", "b"], owner=[0, 1])
-    with pytest.raises(ConfigError, match="expected a list of at least one image"):
+    with pytest.raises(ConfigError, match="at least one image"):
         scorer.score_batch([], [])
 
 
@@ -163,7 +167,7 @@ def test_one_image_for_all_captions_of_a_batch(form, tmp_path):
         "tensor": lambda: torch.from_numpy(np.asarray(make_image("red")).copy()).permute(2, 0, 1),
         "file": lambda: BytesIO(png("red")),
     }[form]()
-    scores = scorer.score_batch(image, captions)
+    scores = scorer.rank(image, captions, errors="row")
     assert scores.candidates.tolist() == [2, 2, 2]
     assert scores[:2].soft_msd.tolist() == scorer.rank(make_image("red"), captions[:2]).soft_msd.tolist()
     assert scores.failed == 1
@@ -300,7 +304,7 @@ def test_scores_slice_join_and_compare():
     with pytest.raises(ConfigError, match="expected scores of one signature to join, got 2"):
         _ = scores + Scorer("toy", "long").rank(make_image(), ["red"])
     assert repr(scores).startswith("Scores(5 captions, 0 failed, best 'red', msd|enc:toy@1|")
-    assert list(scores.rows()[0]) == ["caption", *columns_of(Paper.columns)]
+    assert list(scores.rows()[0]) == ["caption", *column_names("shared", "paper")]
 
 
 def test_spec_builds_the_same_scorer_in_another_process(tmp_path):
@@ -325,9 +329,9 @@ def test_spec_builds_the_same_scorer_in_another_process(tmp_path):
 
 
 def test_spec_accepts_mappings_and_lists_and_rejects_loaded_objects():
-    spec = ScorerSpec(encoder="toy", config="short", changes={"components": [5, 3], "alpha": 0.2})
+    spec = ScorerSpec(encoder="toy", form="short", changes={"components": [5, 3], "alpha": 0.2})
     assert spec.changes == (("alpha", 0.2), ("components", (5, 3)))
-    assert spec.build().config == Paper(components=(5, 3), alpha=0.2)
+    assert spec.build().form == Paper(components=(5, 3), alpha=0.2)
     assert spec.to_dict()["changes"] == {"alpha": 0.2, "components": (5, 3)}
     assert Scorer.from_spec(spec).spec is spec
     with pytest.raises(ConfigError, match="built from a loaded encoder or bank, which a spec cannot name"):
@@ -348,10 +352,10 @@ def test_scorer_repr():
 
 
 def test_preset_by_name():
-    assert Scorer("toy", preset="long").signature == Scorer("toy", "long").signature
-    assert Scorer("toy", preset=Paper(alpha=0.2)).config.alpha == 0.2
+    assert Scorer("toy", form="long").signature == Scorer("toy", "long").signature
+    assert Scorer("toy", form=Paper(alpha=0.2)).form.alpha == 0.2
     with pytest.raises(UnknownNameError, match="unknown preset 'lng'. Did you mean 'long'"):
-        Scorer("toy", preset="lng")
+        Scorer("toy", form="lng")
 
 
 @pytest.mark.parametrize(
@@ -462,12 +466,12 @@ def test_large_images_are_not_all_in_memory(tmp_path):
 
 
 def test_failed_captions_are_not_candidates():
-    scores = Scorer("toy").score_batch(make_image(), ["", "a red square", "a blue square"])
+    scores = Scorer("toy").rank(make_image(), ["", "a red square", "a blue square"], errors="row")
     assert scores.failed == 1
     assert scores.candidates.tolist() == [2, 2, 2]
     assert scores.best in ("a red square", "a blue square")
     assert f"1 failed, best {scores.best!r}" in repr(scores)
-    nothing = Scorer("toy").score_batch(make_image(), ["", " "])
+    nothing = Scorer("toy").rank(make_image(), ["", " "], errors="row")
     assert nothing.candidates.tolist() == [0, 0]
     assert "best" not in repr(nothing)
     with pytest.raises(
@@ -530,8 +534,10 @@ def test_pooled_vectors_must_have_unit_length():
 def test_images_are_ranked_for_one_caption():
     scorer = Scorer("toy")
     images = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red", "green")]
-    ranked = scorer.rank_images("a red square", [*images, b"no image"])
+    ranked = scorer.rank_images([*images, b"no image"], "a red square")
     assert ranked.ranking[0] == 1
+    assert ranked.best is images[1]
+    assert ranked[:1].best is images[0]
     assert ranked.ranking[-1] == 3
     assert ranked.errors[3]
     alone = [scorer.score(make_image, "a red square") for make_image in images]
@@ -540,4 +546,88 @@ def test_images_are_ranked_for_one_caption():
     u = 3 / 2 * (1 - (share / share.sum()).max())
     assert ranked.columns["uncertainty"][:3] == pytest.approx(u)
     with pytest.raises(ConfigError, match="at least one image"):
-        scorer.rank_images("a red square", [])
+        scorer.rank_images([], "a red square")
+
+
+def test_scores_with_other_warnings_or_candidates_differ():
+    scores = Scorer("toy").rank(make_image(), ["a red square", "a blue square"])
+    assert scores == replace(scores)
+    assert scores != replace(scores, warnings=(("odd",), ()))
+    assert scores != replace(scores, candidates=scores.candidates + 1)
+
+
+def test_columns_of_a_table_are_lists_of_images_and_captions(tmp_path):
+    for number, colour in enumerate(COLOURS[:2]):
+        make_image(colour).save(tmp_path / f"{number}.png")
+    paths, captions = [str(tmp_path / f"{number}.png") for number in (0, 1)], ["a red square", "a blue square"]
+    expected = Scorer("toy").score_batch(paths, captions)
+    assert expected.failed == 0
+    for kind in (pd.Series, np.array, tuple, iter):
+        assert Scorer("toy").score_batch(kind(paths), kind(captions)) == expected
+
+
+@pytest.mark.parametrize("image", [make_image(), "red.png", b"bytes", {"path": "x"}, np.zeros((8, 8, 3), np.uint8)])
+def test_single_image_is_not_a_batch(image):
+    with pytest.raises(ConfigError, match="rank"):
+        Scorer("toy").score_batch(image, ["a red square", "a blue square"])
+    with pytest.raises(ConfigError, match="at least one caption"):
+        Scorer("toy").rank(make_image(), {"a red square": 1})
+
+
+def test_errors_are_raised_or_returned_by_every_call():
+    scorer, images, captions = Scorer("toy"), [make_image(), b"no image"], ["a red square", "red"]
+    assert scorer.score(b"no image", "red", errors="row").error
+    assert scorer.rank(images[0], ["red", " "], errors="row").failed == 1
+    calls = (
+        lambda errors: scorer.rank_images(images, "red", errors=errors),
+        lambda errors: scorer.score_batch(images, captions, errors=errors),
+        lambda errors: scorer.score_table(pd.DataFrame({"image": images, "caption": captions}), errors=errors),
+        lambda errors: list(scorer.stream(zip(images, captions, strict=True), errors=errors)),
+        lambda errors: scorer.explain_batch(images, captions, errors=errors),
+    )
+    for call in calls:
+        call("row")
+        with pytest.raises(ImageError):
+            call("raise")
+    with pytest.raises(ConfigError, match="'ignore'"):
+        scorer.score(images[0], "red", errors="ignore")
+
+
+def test_file_is_scored_and_resumed(tmp_path):
+    make_image("red").save(tmp_path / "red.png")
+    lines = [{"image": "red.png", "caption": "a red square"}, {"image": "none.png", "caption": "a red square"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scorer, output = Scorer("toy"), tmp_path / "scores.jsonl"
+    first = scorer.score_file(tmp_path / "rows.jsonl", output)
+    assert (first.rows, first.failed) == (2, 1)
+    row = json.loads(output.read_text().splitlines()[0])
+    assert row["msd"] == scorer.score(tmp_path / "red.png", "a red square").msd
+    again = scorer.score_file(tmp_path / "rows.jsonl", output)
+    assert (again.scored, again.earlier) == (0, 2)
+    with pytest.raises(RunError):
+        Scorer("toy", "long").score_file(tmp_path / "rows.jsonl", output)
+    fresh = Scorer("toy", "long").score_file(tmp_path / "rows.jsonl", output, options=RunOptions(overwrite=True))
+    assert fresh.scored == 2
+
+
+def test_another_caption_of_a_recent_image_does_not_encode_the_image_again(tmp_path):
+    toy = load_encoder("toy")
+    images = []
+
+    class Watching:
+        def __getattr__(self, name):
+            return getattr(toy, name)
+
+        def encode_images(self, batch):
+            images.append(len(batch))
+            return toy.encode_images(batch)
+
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    scorer, plain = Scorer(Watching()), Scorer("toy")
+    for caption in ("a red square", "a dog"):
+        assert scorer.score(tmp_path / "red.png", caption) == plain.score(tmp_path / "red.png", caption)
+    scorer.explain(tmp_path / "red.png", "a blue dog")
+    assert images == [1]
+    Image.new("RGB", (64, 64), "blue").save(tmp_path / "red.png")
+    assert scorer.score(tmp_path / "red.png", "a dog").msd == plain.score(tmp_path / "red.png", "a dog").msd
+    assert images == [1, 1]

@@ -1,10 +1,11 @@
+import numpy as np
 import pytest
-import torch
 from PIL import Image
-from typer.testing import CliRunner
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from msdscore import Paper, Scorer
-from msdscore.cli.app import app
+from command_line import invoke
+from msdscore import Paper, Scorer, load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
 from msdscore.scoring.bank import build_bank, load_bank, save_bank
 from test_scoring import CAPTIONS, make_image, tiny_clip
@@ -43,8 +44,8 @@ def test_bank_survives_a_round_trip(tmp_path):
     save_bank(bank, tmp_path / "bank.safetensors")
     again = load_bank(tmp_path / "bank.safetensors")
     assert again.name == bank.name
-    assert torch.equal(again.bank.images.means, bank.bank.images.means)
-    assert torch.equal(again.bank.texts.means, bank.bank.texts.means)
+    assert np.array_equal(again.bank.images.means, bank.bank.images.means)
+    assert np.array_equal(again.bank.texts.means, bank.bank.texts.means)
     by_path = Scorer(tiny_clip(), BACKGROUND, bank=str(tmp_path / "bank.safetensors"))
     assert by_path.score(make_image(), "red") == Scorer(tiny_clip(), BACKGROUND, bank=bank).score(make_image(), "red")
 
@@ -101,14 +102,14 @@ def test_bank_command_builds_a_bank(tmp_path):
     for n in range(5):
         Image.new("RGB", (40, 30), (n * 40, 90, 200 - n * 30)).save(folder / f"{n}.png")
     target = tmp_path / "bank.safetensors"
-    result = CliRunner().invoke(app, ["bank", str(folder), "-o", str(target), "-e", "toy", "--limit", "4"])
+    result = invoke("bank", str(folder), "-o", str(target), "-e", "toy", "--limit", "4")
     assert result.exit_code == 0, result.output
     assert "of 4 images for toy@1" in result.output
     command = ["score", str(folder / "0.png"), "a red square", "-e", "toy", "--set", "calibration=background"]
-    answer = CliRunner().invoke(app, [*command, "--bank", str(target)])
+    answer = invoke(*command, "--bank", str(target))
     assert "gate=length weighs coverage" in str(answer.exception)
     command += ["--set", "gate=support"]
-    assert "cal:background,4@" in CliRunner().invoke(app, [*command, "--bank", str(target)]).output
+    assert "cal:background,4@" in invoke(*command, "--bank", str(target)).output
 
 
 def test_invalid_outputs_and_captions_are_one_line_errors(tmp_path):
@@ -126,6 +127,33 @@ def test_invalid_outputs_and_captions_are_one_line_errors(tmp_path):
         ("blank.txt", "expected captions, one per line or in a column caption, found none"),
     ):
         arguments = ["bank", str(folder), "-o", str(tmp_path / "b.safetensors"), "-e", "toy"]
-        answer = CliRunner().invoke(app, [*arguments, "--captions", str(tmp_path / name)])
+        answer = invoke(*arguments, "--captions", str(tmp_path / name))
         assert isinstance(answer.exception, InputError)
         assert reason in str(answer.exception)
+
+
+@pytest.mark.parametrize("lost", ["metadata kappa", "images.log_weights", "shape", "words", "match"])
+def test_damaged_banks_are_weights_errors(lost, tmp_path):
+    path = tmp_path / "bank.safetensors"
+    save_bank(bank_of(load_encoder("toy")), path)
+    with safe_open(path, framework="np") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if lost == "metadata kappa":
+        del metadata["kappa"]
+    elif lost == "shape":
+        tensors["images.log_weights"] = tensors["images.log_weights"][:, :1].copy()
+    elif lost in ("words", "match"):
+        metadata[lost] = '{"coefficients": 5}'
+    else:
+        del tensors[lost]
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(WeightsError, match=r"bank\.safetensors"):
+        load_bank(path)
+
+
+def test_own_bank_has_no_match_for_vectors_that_it_was_not_calibrated_with():
+    image = Image.new("RGB", (64, 64), "red")
+    assert Scorer("mini").score(image, "a red square").has_match
+    other = Scorer("mini", long_text="cut").score(image, "a red square")
+    assert not other.has_match
+    assert other.verdict is None

@@ -13,10 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from typer.testing import CliRunner
 
+from command_line import invoke
 from msdscore import Scorer
-from msdscore.cli.app import app
 from msdscore.core.evidence import (
     JUDGED,
     TYPICAL,
@@ -24,10 +23,10 @@ from msdscore.core.evidence import (
     Match,
     WordCalibration,
     WordKind,
-    doubt_terms,
     information_terms,
+    penalty_terms,
     precision_terms,
-    reading,
+    verdict,
     word_evidence,
 )
 from msdscore.encoders.registry import load_encoder
@@ -82,8 +81,8 @@ def test_precision_by_hand():
 def test_doubt_by_hand():
     odds, settled, weights = rows([2.0, -1.0, 0.5]), rows([1.5, 1.0, 1.0]), rows([0.5, 1.0, 0.2])
     belongs = 1 / (1 + np.exp(-(0.5 * 2 - 1 + 0.2 * 0.5) / 1.7))
-    assert doubt_terms(odds, settled, weights)[0].tolist() == pytest.approx([0.0, belongs * 2.0, belongs * 0.2 * 0.5])
-    assert doubt_terms(odds, settled, 0 * weights).tolist() == [[0.0, 0.0, 0.0]]
+    assert penalty_terms(odds, settled, weights)[0].tolist() == pytest.approx([0.0, belongs * 2.0, belongs * 0.2 * 0.5])
+    assert penalty_terms(odds, settled, 0 * weights).tolist() == [[0.0, 0.0, 0.0]]
 
 
 @given(margins, st.integers(0, 2**32 - 1))
@@ -95,7 +94,7 @@ def test_doubt_equals_a_plain_sum_and_ignores_padding(odds, seed):
     expected = belongs * sum(w * max(h - o, 0) for w, h, o in zip(weights, settled, odds, strict=True))
     for width in (0, 3):
         sides = rows(odds + [-99.0] * width), rows([*settled, *[9.0] * width]), rows([*weights, *[0.0] * width])
-        assert doubt_terms(*sides).sum().item() == pytest.approx(expected, abs=1e-9)
+        assert penalty_terms(*sides).sum().item() == pytest.approx(expected, abs=1e-9)
 
 
 def naive(margin, weights, spread):
@@ -157,8 +156,8 @@ def test_zero_and_scale_of_log_odds_follow_the_quantiles_of_true_words():
     weak, strong = KINDS
     assert (weak.zero, strong.zero) == pytest.approx((-1 + 0.1 * 10, 0.1 * 20))
     assert (weak.settled, strong.settled) == pytest.approx((0.3 * 4 - 1, 1.0))  # the strong one's median has 3
-    at = torch.tensor([weak.zero, weak.quantiles[100]])
-    assert WORDS.p_values(at, torch.tensor([0, 0])).tolist() == pytest.approx([ZERO, TYPICAL])
+    at = np.array([weak.zero, weak.quantiles[100]])
+    assert WORDS.p_values(at, np.array([0, 0])).tolist() == pytest.approx([ZERO, TYPICAL])
 
 
 def test_p_values_of_true_words_are_uniform():
@@ -166,25 +165,25 @@ def test_p_values_of_true_words_are_uniform():
     true = rng.normal(6, 3, 4000)
     kind = WordKind(0.1, tuple(np.quantile(true[:2000], np.linspace(0, 1, 201)).tolist()), 1.0, 0.0)
     words = WordCalibration({}, 0.2, (kind,), 1.0)
-    p = words.p_values(torch.tensor(true[2000:]), torch.zeros(2000, dtype=torch.int64)).numpy()
+    p = words.p_values(true[2000:], np.zeros(2000, dtype=np.int64))
     for level in (0.05, 0.1, 0.5, 0.9):
         assert (p < level).mean() == pytest.approx(level, abs=0.03)  # 2,000 draws: three standard errors
     assert ((true[2000:] < kind.zero) == (p < ZERO)).all()
 
 
 def test_probabilities_depend_on_prior_and_evidence():
-    values, kinds = torch.tensor([0.0, 5.0, 10.0]), torch.tensor([1, 1, 1])
-    odds = np.exp(0.6 * values.numpy() - 3.0) * 0.9 / 0.1  # nine of ten words are true
+    values, kinds = np.array([0.0, 5.0, 10.0]), np.array([1, 1, 1])
+    odds = np.exp(0.6 * values - 3.0) * 0.9 / 0.1  # nine of ten words are true
     assert WORDS.probabilities(values, kinds).tolist() == pytest.approx((odds / (1 + odds)).tolist())
 
 
 def test_match_depends_on_score_and_length():
     match = Match((-1.0, 2.0, -0.5, 0.25), "")
-    length = torch.tensor([1.0, 20.0])
+    length = np.array([1.0, 20.0])
     x = 0.8
     expected = [1 / (1 + np.exp(-(-1 + 2 * x - 0.5 * np.log(n) + 0.25 * x * np.log(n)))) for n in (1, 20)]
-    assert match(torch.tensor([x, x]), length).tolist() == pytest.approx(expected, abs=1e-6)
-    assert [reading(value) for value in (0.9, 0.7, 0.5, 0.1, None)] == ["good", "good", "doubtful", "poor", None]
+    assert match(np.array([x, x]), length).tolist() == pytest.approx(expected, abs=1e-6)
+    assert [verdict(value) for value in (0.9, 0.5, 0.3, 0.1, None)] == ["good", "good", "doubtful", "poor", None]
 
 
 def test_logistic_regression_recovers_coefficients():
@@ -242,18 +241,18 @@ def test_captions_of_similar_images_are_never_of_the_same_image():
 def test_bank_enables_the_evidence_form_for_any_encoder(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)  # without settings, the bank selects the evidence form
-    assert scorer.config == Evidence(components=2)
+    assert scorer.form == Evidence(components=2)
     scores = scorer.rank(make_image(), ["a red square", "white paint on a wall", "blue", "a black square number 3"])
     assert np.isfinite(scores.precision).all()
     assert ((scores.match > 0) & (scores.match < 1)).all()
-    first, second = scorer.config.weights
-    local = first * scores.precision + second * scores.information - scorer.config.delta * scores.doubt
-    assert scores.msd == pytest.approx(scores.similarity - scores.denial + local)
-    assert (scores.doubt >= 0).all()
-    with pytest.raises(AttributeError, match="these scores have no 'coverage', only similarity, denial, precision"):
+    first, second = scorer.form.weights
+    local = first * scores.precision + second * scores.information - scorer.form.delta * scores.penalty
+    assert scores.msd == pytest.approx(scores.similarity - scores.negation + local)
+    assert (scores.penalty >= 0).all()
+    with pytest.raises(AttributeError, match="these scores have no 'coverage', only similarity, negation, precision"):
         _ = scores.coverage
-    with pytest.raises(AttributeError, match="this score has no 'coverage', only similarity, denial, precision"):
-        _ = scores[0].coverage
+    assert np.isnan(scores[0].coverage)
+    assert "coverage" not in scores[0].row()
     assert f"|bank:{made.name}|" in scorer.signature
     assert "|gate:" not in scorer.signature
 
@@ -261,67 +260,66 @@ def test_bank_enables_the_evidence_form_for_any_encoder(bank):
 def test_explanation_adds_up_and_matches_its_colours(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
-    for item in scorer.contrast(
+    for item in scorer.explain_many(
         make_image(), ["a red square", "white paint on a wall, a black square", "no red square"]
     ):
         score = item.score
         terms = sum(unit.term for unit in item.units if unit.term is not None)
-        assert terms == pytest.approx(score.msd - score.similarity + score.denial, abs=1e-9)
-        assert sum(unit.doubt or 0.0 for unit in item.units) == pytest.approx(score.doubt, abs=1e-9)
+        assert terms == pytest.approx(score.msd - score.similarity + score.negation, abs=1e-9)
+        assert sum(unit.penalty or 0.0 for unit in item.units) == pytest.approx(score.penalty, abs=1e-9)
         for unit in item.units:
             if unit.p_value is not None:
-                assert unit.p_value >= ZERO or unit.term < 0
-                assert unit.p_value < TYPICAL or (unit.term > 0 and unit.doubt == 0)
+                assert 0 <= unit.p_value <= 1
                 assert 0 <= unit.probability <= 1
         document = json.loads(json.dumps(item.to_dict()))
-        assert {"p_value", "probability", "doubt"} <= set(document["words"][1])
+        assert {"p_value", "probability", "penalty"} <= set(document["words"][1])
         assert {"missing", "suggestions"} <= set(document)
 
 
 def test_negated_words_are_excluded_with_a_warning(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
-    denied = scorer.score(make_image(), "there is no red square")
-    assert (denied.precision, denied.information, denied.doubt) == (0.0, 0.0, 0.0)
-    assert "denied words are not judged" in denied.warnings
-    assert "denied words are not judged" not in scorer.score(make_image(), "a red square").warnings
+    negated = scorer.score(make_image(), "there is no red square")
+    assert (negated.precision, negated.information, negated.penalty) == (0.0, 0.0, 0.0)
+    assert "negated words are not scored" in negated.warnings
+    assert "negated words are not scored" not in scorer.score(make_image(), "a red square").warnings
     units = scorer.explain(make_image(), "no red square").units
     assert not any(unit.judged for unit in units)
 
 
-def test_similarity_is_the_cosine_and_denial_a_separate_column(bank):
+def test_similarity_is_the_cosine_and_negation_a_separate_column(bank):
     encoder, made = bank
     scorer, caption = Scorer(encoder, bank=made), "a red square without a blue wall"
     seen, read = encoder.encode_images([encoder.prepare(make_image())]), encoder.encode_texts([caption])
-    cosine = float(seen.pooled[0].double() @ read.pooled[0].double())
+    cosine = float(seen.pooled[0] @ read.pooled[0])
     score = scorer.score(make_image(), caption)
     assert score.similarity == pytest.approx(cosine, abs=1e-6)
-    assert score.denial == pytest.approx(max(cosine, 0.0) / 2)  # two of four content words are negated
-    assert scorer.score(make_image(), "a red square").denial == 0.0
-    shown = f"{cosine:.3f} - {score.denial:.3f} + " if cosine > 0 else f"{cosine:.3f} + "
-    assert scorer.config.equation(score).startswith(shown)
-    assert ("denial" in [name for name, *_ in scorer.config.parts(score)]) == (cosine > 0)
+    assert score.negation == pytest.approx(max(cosine, 0.0) / 2)  # two of four content words are negated
+    assert scorer.score(make_image(), "a red square").negation == 0.0
+    shown = f"{cosine:.3f} - {score.negation:.3f} + " if cosine > 0 else f"{cosine:.3f} + "
+    assert scorer.form.equation(score).startswith(shown)
+    assert ("negation" in [name for name, *_ in scorer.form.parts(score)]) == (cosine > 0)
 
 
 def test_negative_similarity_is_not_raised_by_negation(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
-    form, pipeline = scorer.config, scorer.pipeline
+    form, pipeline = scorer.form, scorer.pipeline
     images = pipeline.embed_images(pipeline.decode([make_image()]))
     measured = pipeline.measure(images, pipeline.embed_texts(["no red square"]), [0], [0])
     for similarity, expected in ((0.4, 0.4), (-0.4, 0.0)):
         numbers = form.numbers(replace(measured, similarity=torch.tensor([similarity])))
-        assert numbers["denial"].item() == pytest.approx(expected)
+        assert numbers["negation"].item() == pytest.approx(expected)
         assert numbers["msd"].item() == pytest.approx(similarity - expected)
 
 
 def test_match_is_only_available_with_the_settings_of_the_bank(bank):
     encoder, made = bank
     other = Scorer(encoder, Evidence(components=2, alpha=0.3), bank=made).score(make_image(), "red")
-    assert other.match is None
-    assert other.information is not None
+    assert not other.has_match
+    assert not np.isnan(other.information)
     plain = Scorer(encoder, Paper()).score(make_image(), "red")
-    assert (plain.match, plain.reading) == (None, None)
+    assert (plain.has_match, plain.verdict, plain.row()["match"]) == (False, None, None)
 
 
 def test_bank_with_words_survives_a_round_trip(bank, tmp_path):
@@ -334,19 +332,22 @@ def test_bank_with_words_survives_a_round_trip(bank, tmp_path):
     assert (vocabulary is None) == (before is None)  # an encoder without single-token words has none
     if before is not None:
         assert vocabulary.words == before.words
-        assert torch.equal(vocabulary.alike, before.alike)
-        assert not (before.alike == torch.arange(len(before.words)).unsqueeze(1)).any()  # no word is its own neighbour
+        assert np.array_equal(vocabulary.alike, before.alike)
+        assert not (before.alike == np.arange(len(before.words))[:, None]).any()  # no word is its own neighbour
     moved = replace(made.bank.words, spread=made.bank.words.spread + 1)
     assert named(replace(made.bank, words=moved), encoder.signature).name != made.name
 
 
 def test_tables_show_the_columns_of_the_form_and_the_reading(bank):
     encoder, made = bank
-    scores = Scorer(encoder, bank=made).rank(make_image(), ["red", "a blue square"])
+    everything = replace(made, bank=replace(made.bank, familiarity=None))  # no image is unfamiliar
+    scores = Scorer(encoder, bank=everything).rank(make_image(), ["red", "a blue square"])
     heads = str(scores).splitlines()[0].split()
-    assert heads == ["Soft-MSD-E", "MSD-E", "similarity", "denial", "precision", "information", "doubt", "match",
-                     "reading", "caption"]  # fmt: skip
-    assert scores.to_arrow().column("reading").to_pylist() == [score.reading for score in scores]
+    assert heads == ["Soft-MSD-E", "MSD-E", "similarity", "precision", "information", "invented", "match", "verdict",
+                     "caption"]  # fmt: skip
+    single = str(Scorer(encoder, bank=made).rank(make_image(), ["a square, no red"])).splitlines()[0].split()
+    assert single[:3] == ["MSD-E", "similarity", "negation"]
+    assert scores.to_arrow().column("verdict").to_pylist() == [score.verdict for score in scores]
     assert "coverage" not in scores.to_arrow().column_names
     assert "match" not in str(Scorer(encoder, "short").rank(make_image(), ["red"])).splitlines()[0]
 
@@ -383,7 +384,7 @@ def test_bank_command_builds_a_bank_from_captioned_images(tmp_path):
     write_coloured(tmp_path)
     made = tmp_path / "bank.safetensors"
     asked = ["bank", str(tmp_path), "-o", str(made), "--pairs", str(tmp_path / "rows.jsonl"), "--encoder", "toy"]
-    answer = CliRunner().invoke(app, [*asked, "--limit", "10", "--set", "components=2"])
+    answer = invoke(*asked, "--limit", "10", "--set", "components=2")
     assert answer.exit_code == 0, answer.output
     assert len(load_bank(made).bank.images) == 10
     assert 0 <= Scorer("toy", bank=str(made)).score(tmp_path / "0.png", "a red square").match <= 1
@@ -402,7 +403,7 @@ def test_bank_of_mismatched_captions_is_warned_about(tmp_path):
         "".join(json.dumps({**row, "image": image}) + "\n" for row, image in zip(rows, images, strict=True))
     )
     asked = ["bank", str(tmp_path), "-o", str(tmp_path / "b.safetensors"), "--pairs", str(path), "--encoder", "toy"]
-    answer = CliRunner().invoke(app, [*asked, "--limit", "10", "--set", "components=2"])
+    answer = invoke(*asked, "--limit", "10", "--set", "components=2")
     assert answer.exit_code == 0, answer.output
     assert "warning: words are at chance" in answer.output
     assert "warning: match is at chance" in answer.output
@@ -414,7 +415,7 @@ def test_captions_without_judged_words_are_a_one_line_error(tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps({**row, "captions": ["it is of the", "and so on"]}) + "\n" for row in rows))
     arguments = ["bank", str(tmp_path), "-o", str(tmp_path / "b.safetensors"), "--pairs", str(path), "--encoder", "toy"]
-    result = CliRunner().invoke(app, [*arguments, "--limit", "10", "--set", "components=2"])
+    result = invoke(*arguments, "--limit", "10", "--set", "components=2")
     assert isinstance(result.exception, ConfigError), result.exception
     assert "needs captions with words that the encoder can read" in str(result.exception)
 
@@ -451,10 +452,20 @@ def test_evidence_form_is_named_in_signatures_and_tables():
     from msdscore import Scorer
 
     image = Image.new("RGB", (64, 64), "red")
-    evidence, paper = Scorer("mini"), Scorer("mini", preset="short")
-    assert (evidence.config.name, paper.config.name) == ("MSD-E", "MSD")
+    evidence, paper = Scorer("mini"), Scorer("mini", form="short")
+    assert (evidence.form.name, paper.form.name) == ("MSD-E", "MSD")
     assert evidence.signature.startswith("msd-e|enc:mini@")
     assert paper.signature.startswith("msd|enc:mini@")
     assert str(evidence.score(image, "a red wall")).startswith("MSD-E ")
     assert "Soft-MSD-E" in str(evidence.rank(image, ["a red wall", "a dog"])).splitlines()[0]
     assert "MSD-E" not in str(paper.rank(image, ["a red wall", "a dog"]))
+
+
+def test_invented_is_the_expected_share_of_false_words(bank):
+    encoder, made = bank
+    scorer = Scorer(encoder, bank=made)
+    captions = ["a red square", "a red square, white paint on a wall", "the"]
+    for item in scorer.explain_many(make_image(), captions):
+        false = [1 - unit.probability for unit in item.units if unit.probability is not None]
+        assert item.score.invented == pytest.approx(np.mean(false) if false else 0.0)
+        assert 0 <= item.score.invented <= 1

@@ -1,5 +1,6 @@
 """`msdscore select`: the best rows of any number of files, in the formats of curation tools."""
 
+import ast
 import io
 import json
 import subprocess
@@ -17,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from msdscore.errors import ConfigError
+from command_line import msdscore
+from msdscore.errors import ConfigError, RunError
 from msdscore.io import stores
 from msdscore.io.outputs.shards import ShardFacts, read_facts, write_shard
 from msdscore.run.shards import score_shard
@@ -26,7 +28,6 @@ from msdscore.select.rule import Quota, Rule
 from msdscore.select.run import select
 from msdscore.select.scores import open_scores
 from tar_shards import add, jpeg
-from test_cli import msdscore
 
 ROWS = 50  # of a shard
 VALUES = st.lists(
@@ -48,7 +49,7 @@ def numbers(count, seed):
         "match": pa.array(noise.rand(count), mask=failed),
         "msd": pa.array(msd, mask=failed),
         "worst_words": [["ball"]] * count,
-        "reading": ["supported"] * count,
+        "verdict": ["supported"] * count,
         "status": np.where(failed, "failed", "scored"),
         "language": noise.choice(["en", "de", "fr"], count),
     }
@@ -201,7 +202,7 @@ def test_equal_uids_are_written_once(shards, tmp_path):
         (["-o", "keep.csv", "--keep", "0.3"], "unknown kind of output; expected a name ending in .npy, .txt, .parquet"),
         (["-o", "keep.npy", "--keep", "0.3", "--by", "mds"], "unknown column of .* 'mds'. Did you mean 'msd'"),
         (["-o", "keep.npy", "--min", "match"], "expected a setting of the form name=value, got 'match'"),
-        (["-o", "keep.npy", "--min", "match=high"], "expected a bound such as match=0.7, got 'match=high'"),
+        (["-o", "keep.npy", "--min", "match=high"], "expected a bound such as match=0.5, got 'match=high'"),
         (["-o", "keep.npy", "--min", "match=0.1", "--per", "language"], "--per language needs --keep"),
         (["-o", "keep.npy", "--keep", "0.3", "--by", "caption"], "column caption is not numeric"),
         (["-o", "keep.npy", "--keep", "1", "--per", "worst_words"], "column worst_words has neither text nor numbers"),
@@ -393,7 +394,9 @@ def test_tars_of_an_earlier_selection_are_removed(tars):
     (root / "kept/mine.tar").write_bytes(b"mine")
     one = ("select", root / "scores/00001.parquet", "-o", root / "kept", "--keep", "0.3", "--overwrite")
     assert msdscore(*one).returncode == 0
-    assert sorted(path.name for path in (root / "kept").iterdir()) == ["00001.tar", "mine.tar", "selection.json"]
+    assert sorted(path.name for path in (root / "kept").iterdir()) == [
+        "00001.parquet", "00001.tar", "mine.tar", "selection.json",
+    ]  # fmt: skip
 
 
 def make_image(number):
@@ -423,20 +426,33 @@ def parquets(tmp_path):
     return tmp_path
 
 
-def test_new_parquet_files_have_the_rows_and_schema_of_the_scored_ones(parquets):
+def test_new_parquet_files_have_all_columns_and_the_scores(parquets):
     command = ("select", parquets / "scores", "-o", parquets / "kept", "--keep", "0.3")
     answer = msdscore(*command)
     assert answer.returncode == 0, answer.stderr
     scores = pq.ParquetDataset(parquets / "scores").read()
     order = sorted(range(len(scores)), key=lambda row: (-scores["msd"][row].as_py(), row))
-    chosen = {scores["uid"][row].as_py() for row in order[: round(0.3 * len(scores))]}
+    chosen = {(row["uid"], row["caption"]): row for row in scores.take(order[: round(0.3 * len(scores))]).to_pylist()}
     found = set()
     for name in ("00000.parquet", "00001.parquet"):
         made, source = (pq.read_table(parquets / folder / name) for folder in ("kept", "data"))
-        assert made.schema.equals(source.schema, check_metadata=True)
-        assert made.to_pylist() == [row for row in source.to_pylist() if row["uid"] in chosen]
-        found.update(made["uid"].to_pylist())
-    assert found == chosen
+        assert made.schema.names[:4] == source.schema.names
+        assert made.schema.types[:4] == source.schema.types
+        assert made.schema.metadata[b"huggingface"] == b"{}"
+        assert made.schema.metadata[b"msdscore"].startswith(b"msd|enc:toy")
+        assert not {"status", "error"} & set(made.column_names)
+        own = {row["uid"]: row for row in source.to_pylist()}
+        for row in made.to_pylist():
+            texts, msd, warnings = row["texts"], row["msd"], row["warnings"]
+            if isinstance(texts, str):
+                texts, msd, warnings = [texts], [msd], [warnings]
+            found.update((row["uid"], text) for text in texts)
+            assert {name: row[name] for name in ("uid", "image", "width")} == {
+                name: own[row["uid"]][name] for name in ("uid", "image", "width")
+            }
+            assert msd == [chosen[row["uid"], text]["msd"] for text in texts]
+            assert warnings == [chosen[row["uid"], text]["warnings"] for text in texts]
+    assert found == set(chosen)
     before = (parquets / "kept/00000.parquet").stat().st_mtime_ns
     (parquets / "kept/00001.parquet").unlink()  # as if interrupted between the two
     assert msdscore(*command).returncode == 0
@@ -769,3 +785,121 @@ def test_rows_of_a_file_without_a_signature_have_none(tmp_path):
     kept = pq.read_table(tmp_path / "kept.parquet")
     assert kept.to_pylist() == [{"key": "b", "msd": 0.9}]
     assert not kept.schema.metadata
+
+
+def test_a_temporary_folder_may_have_a_quote_in_its_name(shards, tmp_path, monkeypatch):
+    (tmp_path / "it's").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "it's"))
+    select([str(shards[0])], Rule(keep=Quota(count=3)), str(tmp_path / "keys.txt"))
+    assert len(keys_of(tmp_path / "keys.txt")) == 3
+
+
+def test_an_input_column_with_the_name_of_a_score_is_renamed(tmp_path):
+    """LAION and DataComp have a column `similarity`."""
+    image = make_image(1)
+    table = pa.table({"image": [image] * 3, "caption": ["a ball", "a cat", "red"], "similarity": [0.1, 0.2, 0.3]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    score_shard(ScorerSpec(encoder="toy"), tmp_path / "a.parquet", tmp_path / "scores" / "a.parquet")
+    select([str(tmp_path / "scores")], Rule(keep=Quota(count=2)), str(tmp_path / "kept"))
+    kept = pq.read_table(tmp_path / "kept/a.parquet")
+    scores = pq.read_table(tmp_path / "scores/a.parquet")
+    similarity = dict(zip(scores["caption"].to_pylist(), scores["similarity"].to_pylist(), strict=True))
+    for row in kept.to_pylist():
+        assert row["input_similarity"] == {"a ball": 0.1, "a cat": 0.2, "red": 0.3}[row["caption"]]
+        assert row["similarity"] == similarity[row["caption"]]
+
+
+def listed_tar(path):
+    with tarfile.open(path, "w") as tar:
+        for key, captions in (("a", ["red", "a red square", "blue"]), ("b", ["green"])):
+            add(tar, f"{key}.jpg", jpeg("red"))
+            add(tar, f"{key}.json", json.dumps({"captions": captions, "uid": key * 32, "source": key}).encode())
+
+
+def test_a_new_tar_has_only_the_selected_captions_of_a_list(tmp_path):
+    listed_tar(tmp_path / "a.tar")
+    score_shard(ScorerSpec(encoder="toy"), tmp_path / "a.tar", tmp_path / "scores" / "a.parquet")
+    scores = pq.read_table(tmp_path / "scores/a.parquet")
+    select([str(tmp_path / "scores")], Rule(keep=Quota(count=2)), str(tmp_path / "kept"))
+    rows = sorted(best(scores, "msd", 2))
+    chosen = [(scores["key"][row].as_py()[0], scores["caption"][row].as_py()) for row in rows]
+    found = [
+        (name[0], text)
+        for name, content in members(tmp_path / "kept/a.tar").items()
+        if name.endswith("json")
+        for text in json.loads(content)["captions"]
+    ]
+    assert found == chosen
+    table = pq.read_table(tmp_path / "kept/a.parquet")
+    assert table["caption"].to_pylist() == [text for _, text in chosen]
+    assert table["msd"].to_pylist() == [scores["msd"][row].as_py() for row in rows]
+    again = score_shard(ScorerSpec(encoder="toy"), tmp_path / "kept/a.tar", tmp_path / "again.parquet")
+    assert (again.rows, again.failed) == (2, 0)
+    assert [path.name for path in map(Path, stores.expand(str(tmp_path / "kept")))] == ["a.tar"]
+
+
+def test_a_new_tar_has_the_metadata_of_the_scored_one(tmp_path):
+    """img2dataset and DataComp store captions and more in a table next to the tar."""
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for key in "abc":
+            add(tar, f"{key}.jpg", jpeg("red"))
+    columns = {"key": list("cab"), "text": ["blue", "a red square", "red"], "similarity": [3, 1, 2], "url": list("CAB")}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    score_shard(ScorerSpec(encoder="toy"), tmp_path / "a.tar", tmp_path / "scores" / "a.parquet")
+    select([str(tmp_path / "scores")], Rule(keep=Quota(count=2)), str(tmp_path / "kept"))
+    kept = pq.read_table(tmp_path / "kept/a.parquet").to_pylist()
+    expected = {key: (text, number, url) for key, text, number, url in zip(*columns.values(), strict=True)}
+    scores = {row["key"]: row["msd"] for row in pq.read_table(tmp_path / "scores/a.parquet").to_pylist()}
+    assert len(kept) == 2
+    for row in kept:
+        assert (row["text"], row["input_similarity"], row["url"]) == expected[row["key"]]
+        assert row["msd"] == scores[row["key"]]
+    again = score_shard(ScorerSpec(encoder="toy"), tmp_path / "kept/a.tar", tmp_path / "again.parquet")
+    assert (again.rows, again.failed) == (2, 0)
+
+
+def test_files_of_others_next_to_new_tars_are_not_replaced(tmp_path):
+    listed_tar(tmp_path / "a.tar")
+    score_shard(ScorerSpec(encoder="toy"), tmp_path / "a.tar", tmp_path / "scores" / "a.parquet")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/a.parquet").write_text("mine")
+    with pytest.raises(RunError, match="other shards"):
+        select([str(tmp_path / "scores")], Rule(keep=Quota(count=2)), str(tmp_path / "kept"))
+    assert (tmp_path / "kept/a.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(["uid"], ["u0", "u1"]), (["uid", "id"], ["i0", "i1"]), ([], ["0", "1"])]
+)
+def test_keys_of_parquet_rows_are_their_ids(tmp_path, names, expected):
+    columns = {name: [f"{name[0]}{number}" for number in range(2)] for name in names}
+    pq.write_table(pa.table({"image": [make_image(1)] * 2, "caption": ["a", "b"], **columns}), tmp_path / "a.parquet")
+    score_shard(ScorerSpec(encoder="toy"), tmp_path / "a.parquet", tmp_path / "scores.parquet")
+    assert pq.read_table(tmp_path / "scores.parquet")["key"].to_pylist() == expected
+
+
+def test_the_join_of_the_cookbook_works_as_written(tmp_path, monkeypatch):
+    for name in ("pandas", "polars", "duckdb"):
+        pytest.importorskip(name)
+    monkeypatch.chdir(tmp_path)
+    columns = {
+        "uid": [f"u{n}" for n in range(3)],
+        "image": [make_image(n) for n in range(3)],
+        "caption": ["a", "b", "c"],
+    }
+    pq.write_table(pa.table(columns), "pairs.parquet")
+    for output in ("scores", "scores.parquet"):
+        made = msdscore(
+            "score", "pairs.parquet", "-o", output, "-e", "toy", *(["--workers", 1] if output == "scores" else [])
+        )
+        assert made.returncode == 0, made.stderr
+    Path("scores/pairs.parquet").rename("scores/00000.parquet")
+    page = (Path(__file__).parents[1] / "docs" / "cookbook.md").read_text(encoding="utf-8")
+    code = page.partition("## Join scores with your own table")[2].partition("```python\n")[2].partition("```")[0]
+    statements = code.split("\n\n", 1)[1]
+    names: dict = {}
+    exec("import duckdb, pandas, polars", names)
+    for statement in ast.parse(statements).body:
+        result = eval(compile(ast.Expression(statement.value), "cookbook", "eval"), names)
+        assert "msd" in list(result.columns)
+        assert len(result) == (0 if "match" in list(result.columns) else 3)  # the toy encoder has no bank

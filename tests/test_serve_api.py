@@ -2,10 +2,13 @@
 
 import asyncio
 import base64
+import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,8 @@ from msdscore.text.warnings import text_warnings
 from serving import TOKEN, image_bytes, request_body
 from serving import client as calling
 
+METRIC = re.compile(r"msdscore_\w+")
+
 
 @pytest.fixture(scope="module")
 def scorer() -> Scorer:
@@ -31,6 +36,12 @@ def scorer() -> Scorer:
 @pytest.fixture(scope="module")
 def client(scorer: Scorer) -> Iterator[object]:
     with calling(scorer.pipeline, max_captions=8, max_items=4) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def evidence_client() -> Iterator[object]:
+    with calling(Scorer().pipeline) as made:
         yield made
 
 
@@ -121,7 +132,7 @@ def test_explain_reports_a_caption_without_words_and_explains_the_others(client,
     ][0]
     assert item["explanations"][1] is None
     assert "no words" in item["errors"][1]
-    expected = scorer.contrast(image_bytes(), ["a red square", "a blue square"])
+    expected = scorer.explain_many(image_bytes(), ["a red square", "a blue square"])
     assert item["explanations"][2]["score"]["msd"] == expected[1].score.msd
     together = client.post(
         "/v1/explain?set=true", json=request_body(captions=("a red square", " ", "a blue square"))
@@ -132,14 +143,14 @@ def test_explain_reports_a_caption_without_words_and_explains_the_others(client,
 def test_colours_and_scales_equal_the_figures(client, scorer):
     captions = ("a red square", "a blue square and a dog")
     found = client.post("/v1/explain", json=request_body(captions=captions)).json()["items"][0]["explanations"]
-    expected = scorer.contrast(image_bytes(), captions)
+    expected = scorer.explain_many(image_bytes(), captions)
     html = str(words_html(expected[1], word_limit(expected)))
     for word, look in zip(found[1]["words"], found[1]["look"]["words"], strict=True):
         assert look["judged"] == (word["content"] and word["gap"] is not None)
-        if look["back"]:
+        if look.get("back"):
             assert f"background:{look['back']};background:light-dark({look['back']},{look['dark_back']});" in html
             assert f"color:{look['ink']};" in html
-    assert any(look["back"] for look in found[1]["look"]["words"])
+    assert any(look.get("back") for look in found[1]["look"]["words"])
     for role in ("support", "penalty", "omission"):
         limits = {one["look"]["maps"][role]["limit"] for one in found}
         assert limits == {maps_of(expected)[0][role].limit}
@@ -147,7 +158,7 @@ def test_colours_and_scales_equal_the_figures(client, scorer):
 
 def test_reward_has_one_value_or_error_per_completion(client, scorer):
     images = [base64.b64encode(image_bytes(colour)).decode() for colour in ("red", "blue")]
-    body = {"images": images, "completions": ["a red square", None, "a red square"], "image_of": [0, 0, 1]}
+    body = {"images": images, "completions": ["a red square", None, "a red square"], "image_of": [0, 0, 1], "guard": 0}
     answer = client.post("/v1/reward", json=body).json()
     assert answer["rewards"][0] == scorer.score(image_bytes(), "a red square").msd
     assert answer["rewards"][1] is None
@@ -158,7 +169,11 @@ def test_reward_has_one_value_or_error_per_completion(client, scorer):
 def test_reward_subtracts_the_guard(client, scorer):
     image = base64.b64encode(image_bytes()).decode()
     words, appended = "dog beach ball sand ocean running brown wave sky", "a dog runs on the beach ball wave sky"
-    body = {"images": [image], "completions": [words, "a red square", appended, " "], "image_of": [0] * 4}
+    body = {
+        "images": [image],
+        "completions": [words, "a bright red square on a plain white wall", appended, " "],
+        "image_of": [0] * 4,
+    }
     plain = [scorer.score(image_bytes(), text).msd for text in body["completions"][:3]]
     answer = client.post("/v1/reward", json=body).json()
     assert answer["rewards"] == [plain[0] - 1, plain[1], plain[2] - 1, None]
@@ -176,7 +191,7 @@ def test_rewards_with_references_are_ref_msd(client, scorer):
     images = [base64.b64encode(image_bytes(colour)).decode() for colour in ("red", "blue")]
     people = ["a red box", "something red"]
     texts = ["a red square", "a red box", "a red square"]
-    body = {"images": images, "completions": texts, "image_of": [0, 0, 1], "references": [people, []]}
+    body = {"images": images, "completions": texts, "image_of": [0, 0, 1], "references": [people, []], "guard": 0}
     answer = client.post("/v1/reward", json=body).json()
     assert answer["rewards"][0] == pytest.approx(scorer.score(image_bytes(), texts[0], people).ref_msd)
     assert "|nrefs:1-2|" in answer["signature"]
@@ -513,7 +528,7 @@ def test_warnings_are_returned_and_unreadable_words_have_no_colour():
     assert (english["warnings"], english["readable"]) == ([], True)
     assert german["look"]["words"]
     assert all(word == {"judged": False} for word in german["look"]["words"])
-    assert any(word["back"] for word in english["look"]["words"])
+    assert any(word.get("back") for word in english["look"]["words"])
     assert {word.get("p_value") for word in german["words"]} == {None}
 
 
@@ -597,7 +612,7 @@ def test_cached_items_do_not_count_as_work():
 
 @pytest.mark.parametrize(
     ("path", "field", "near"),
-    [("images", "images", "image"), ("rows", "contain", "contains"), ("figure", "captoin", "caption")],
+    [("images", "images", "image"), ("figure", "captoin", "caption")],
 )
 def test_a_misspelt_form_field_is_named_with_the_nearest(client, path, field, near):
     answer = client.post(f"/v1/{path}", files={field: b"x"})
@@ -626,3 +641,81 @@ def test_work_of_a_request_is_cancelled_when_a_part_of_it_fails():
         assert ended == ["cancelled"] * 2
 
     asyncio.run(main())
+
+
+def test_explanations_can_be_limited_to_words(client):
+    body = request_body(captions=("a red square", "a blue dog on a green sofa next to a tree"))
+    whole = client.post("/v1/explain", json=body).json()["items"][0]["explanations"]
+    answer = client.post("/v1/explain?fields=words", json=body)
+    brief = answer.json()["items"][0]["explanations"]
+    assert len(answer.content) / 2 < 2000
+    assert not {"look", "boxes", "support_map", "tokens", "signature"} & brief[0].keys()
+    for all_parts, words in zip(whole, brief, strict=True):
+        assert [word["text"] for word in words["words"]] == [word["text"] for word in all_parts["words"]]
+        assert words["score"]["msd"] == pytest.approx(all_parts["score"]["msd"], rel=1e-5)
+    maps = client.post("/v1/explain?fields=maps", json=body).json()["items"][0]["explanations"][0]
+    assert maps["support_map"] == whole[0]["support_map"]
+    assert "words" not in maps
+    coloured = client.post("/v1/explain?fields=words,look", json=body).json()["items"][0]["explanations"][0]
+    assert coloured["look"]["words"] == whole[0]["look"]["words"]
+    assert "spreads" not in coloured["look"]
+
+
+@pytest.mark.parametrize("query", ["fields=word", "fields=", "doubt=0", "doubt=1", "doubt=nan", "doubt=x"])
+def test_invalid_parts_of_an_explanation_are_rejected(client, query):
+    answer = client.post(f"/v1/explain?{query}", json=request_body())
+    assert answer.status_code == 422
+    assert query.partition("=")[0] in answer.json()["error"]
+
+
+def test_doubtful_words_are_those_below_the_limit(evidence_client):
+    def doubtful(limit):
+        body = request_body(captions=("a red square and a blue dog",))
+        answer = evidence_client.post(f"/v1/explain?fields=words&doubt={limit}", json=body).json()
+        (explained,) = answer["items"][0]["explanations"]
+        return explained["doubtful"], {word["text"]: word.get("p_value") for word in explained["words"]}
+
+    few, values = doubtful(0.001)
+    many, _ = doubtful(0.999)
+    assert len(few) <= len(many)
+    assert [word["text"] for word in many] == [text for text, value in values.items() if (value or 1) < 0.999]
+    assert all(word["finding"] in ("likely wrong", "check") for word in many)
+
+
+def test_metrics_describe_the_captions(scorer):
+    with calling(scorer.pipeline, cache=0) as client:
+        client.post("/v1/score", json=request_body(captions=("a red square", "a blue dog")))
+        client.post("/v1/explain", json=request_body(captions=("a red square", "")))
+        text = client.get("/metrics").text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    verdicts = sum(float(value) for name, value in lines.items() if name.startswith("msdscore_verdicts_total"))
+    assert verdicts == 3
+    assert "msdscore_match_bucket" in text
+    assert float(lines["msdscore_words_flagged_total"]) <= float(lines["msdscore_words_total"])
+    with calling(Pipeline(OfEnglish()), cache=0) as client:
+        client.post("/v1/score", json=request_body(captions=("ein rotes Quadrat auf dem Tisch",)))
+        text = client.get("/metrics").text
+    assert "msdscore_captions_unreadable_total 1.0" in text
+    assert 'msdscore_warnings_total{warning="not English"} 1.0' in text
+    assert 'msdscore_verdicts_total{verdict="none"} 1.0' in text
+
+
+def test_dashboard_uses_metrics_of_the_service(client):
+    text = client.get("/metrics").text
+    path = Path(__file__).parents[1] / "examples" / "monitoring" / "grafana.json"
+    panels = json.loads(path.read_text())["panels"]
+    names = {name for panel in panels for target in panel["targets"] for name in METRIC.findall(target["expr"])}
+    assert len(names) >= 8
+    known = set(re.findall(r"^# TYPE (\w+)", text, flags=re.MULTILINE))
+    assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in names} <= known
+
+
+def test_a_caption_that_is_not_utf8_is_rejected(client):
+    part = b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+    image = part % (b"image", b'; filename="a.png"', image_bytes())
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    for text, status in (("café".encode(), 200), ("café".encode("latin-1"), 422)):
+        body = image + part % (b"caption", b"", text) + b"--b--\r\n"
+        answer = client.post("/v1/score", content=body, headers=headers)
+        assert answer.status_code == status, answer.text
+    assert "UTF-8" in answer.json()["error"]

@@ -19,8 +19,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -141,90 +139,6 @@ def test_many_images_pass_through_a_small_budget():
             "/v1/score", json={"items": [request_body(colour) for colour in ("red", "blue", "green") * 5]}
         )
         assert [row["error"] for item in answer.json()["items"] for row in item["scores"]] == [None] * 30
-
-
-def test_slow_scored_file_times_out_with_its_process():
-    def children():
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                found += (
-                    [folder] if parent == os.getpid() and b"serve.table" in (folder / "cmdline").read_bytes() else []
-                )
-            except OSError:
-                continue
-        return found
-
-    text = b"caption,image,msd\n" + b"a dog,1.jpg,0.5\n" * 400_000
-    with client(timeout=0.2) as calls:
-        assert calls.post("/v1/rows", files={"file": ("s.csv", text)}).status_code == 504
-    assert children() == []
-
-
-@pytest.mark.slow
-def test_a_scored_file_is_limited_in_rows_cells_and_memory():
-    lines = b"\n".join(b'{"caption": "a dog", "msd": 0.5}' for _ in range(50))
-    with client(max_rows=40) as calls:
-        answer = calls.post("/v1/rows", files={"file": ("s.jsonl", lines)})
-        assert (answer.status_code, answer.json()["error"]) == (413, "expected a file of at most 40 rows")
-    with client(max_cells=60) as calls:
-        assert "at most 60 cells" in calls.post("/v1/rows", files={"file": ("s.jsonl", lines)}).json()["error"]
-    table = pa.table({"caption": ["a dog" * 400_000] * 400, "msd": [0.5] * 400})
-    buffer = BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    assert len(buffer.getvalue()) < 200_000
-    with client(max_expanded=100 << 20) as calls:
-        answer = calls.post("/v1/rows", files={"file": ("s.parquet", buffer.getvalue())})
-        assert answer.status_code == 413, answer.text
-        assert "100 MiB of memory" in answer.json()["error"]
-
-
-def test_scoring_continues_while_files_are_read():
-    text = b"caption,image,msd\n" + b"a dog,1.jpg,0.5\n" * 3000
-    with served(timeout=600) as address:
-        boundary = b"--b\r\nContent-Disposition: form-data; name=file; filename=s.csv\r\n\r\n" + text + b"\r\n--b--\r\n"
-
-        def send():
-            with closing(HTTPConnection(urlsplit(address).netloc, timeout=300)) as connection:
-                connection.request("POST", "/v1/rows", boundary, {"Content-Type": "multipart/form-data; boundary=b"})
-                statuses.append(connection.getresponse().status)
-
-        statuses: list[int] = []
-        threads = [threading.Thread(target=send) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        assert post(address, "/v1/score", request_body())[0] == 200
-        scored_first = len(statuses) < 3
-        for thread in threads:
-            thread.join(300)
-        assert statuses == [200] * 3
-        assert scored_first
-
-
-def test_file_without_default_columns_is_sorted_by_another():
-    lines = b"\n".join(json.dumps({"caption": str(n), "similarity": n}).encode() for n in (2, 1, 3))
-    with client() as calls:
-        answer = calls.post("/v1/rows", files={"file": ("s.jsonl", lines)}).json()
-    assert answer["by"] == "similarity"
-    assert [row["caption"] for row in answer["rows"]] == ["1", "2", "3"]
-
-
-@pytest.mark.parametrize(
-    ("count", "error"),
-    [
-        ("0", "greater than or equal to 1"),
-        ("501", "less than or equal to 500"),
-        ("x", "valid integer"),
-        ("9" * 5000, "exceeded maximum size"),
-    ],
-)
-def test_invalid_count_of_rows_is_rejected(count, error):
-    with client(raises=False) as calls:
-        answer = calls.post("/v1/rows", files={"file": ("s.jsonl", b"{}")}, data={"count": count})
-    assert answer.status_code == 422
-    assert answer.json()["error"].startswith("count: ")
-    assert error in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -440,6 +354,92 @@ def test_openapi_document_has_all_routes_and_needs_no_token():
         assert calls.post("/v1/score", json=request_body()).status_code == 401
 
 
+def test_openapi_document_without_a_token_needs_none_and_is_grouped():
+    with client() as calls:
+        document = calls.get("/openapi.json").json()
+    assert "security" not in document
+    assert "securitySchemes" not in document["components"]
+    groups = {group["name"] for group in document["tags"]}
+    assert all(set(way["tags"]) <= groups for path in document["paths"].values() for way in path.values())
+
+
+def multipart(*captions, end=b"--b--\r\n"):
+    parts = [b'Content-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n' + image_bytes()]
+    parts += [b'Content-Disposition: form-data; name="caption"\r\n\r\n' + text.encode() for text in captions]
+    return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + end
+
+
+@pytest.mark.parametrize("end", [b"", b"--b", b"--b\r\n"])
+def test_multipart_body_without_its_closing_boundary_is_rejected(end):
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    with client() as calls:
+        assert calls.post("/v1/score", content=multipart("a", "b"), headers=headers).status_code == 200
+        answer = calls.post("/v1/score", content=multipart("a", "b", end=end), headers=headers)
+    assert answer.status_code == 422
+    assert "boundary" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("count", [65, 73, 200])
+def test_too_many_captions_of_a_form_are_413(count):
+    with client() as calls:
+        files = [("image", ("a.png", image_bytes())), *(("caption", (None, f"a {n}")) for n in range(count))]
+        answer = calls.post("/v1/score", files=files)
+    assert answer.status_code == 413
+    assert "captions" in answer.json()["error"]
+
+
+def test_captions_and_references_of_a_form_are_counted_separately():
+    with client() as calls:
+        fields = [(name, (None, f"a {n}")) for name in ("caption", "reference") for n in range(64)]
+        assert calls.post("/v1/score", files=[("image", ("a.png", image_bytes())), *fields]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"image": "%s", "captions": ["a"], "captions": ["b"]}',
+        b'{"items": [{"image": "%s", "captions": ["a: b"], "image": "x"}]}',
+        b'{"image": "%s", "captions": ["a"], "\\u0069mage": ""}',
+    ],
+)
+def test_repeated_keys_are_rejected(body):
+    image = base64.b64encode(image_bytes())
+    headers = {"Content-Type": "application/json"}
+    with client() as calls:
+        answer = calls.post("/v1/score", content=body % image, headers=headers)
+        assert answer.status_code == 422
+        assert "repeated key" in answer.json()["error"]
+        plain = b'{"image": "%s", "captions": ["a: \\"b\\": c", "{:}"]}' % image
+        assert calls.post("/v1/score", content=plain, headers=headers).status_code == 200
+
+
+def test_repeated_query_parameters_are_rejected():
+    with client() as calls:
+        assert calls.post("/v1/explain?set=true&set=false", json=request_body()).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "token", ["a token of many characters\n", " a token of many characters", "ein Schlüssel mit ü"]
+)
+def test_token_that_no_header_can_contain_is_rejected(token):
+    with pytest.raises(ConfigError, match="token"):
+        ServeSettings(token=token)
+
+
+def test_client_that_closes_only_its_side_is_answered():
+    body = json.dumps(request_body()).encode()
+    head = (
+        f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    )
+    with served() as address, connect(address) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        connection.shutdown(socket.SHUT_WR)
+        answer = received(connection)
+    final = answer.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+    assert final.startswith(b"HTTP/1.1 200")
+    assert b'"msd"' in final
+
+
 BOMBS = {
     "numbers": b'{"image": "", "captions": [' + b"1," * 3_000_000 + b"1]}",
     "objects": b'{"items": [' + b"{}," * 2_000_000 + b"{}]}",
@@ -492,7 +492,7 @@ SLOW = {
 @pytest.mark.parametrize("name", [*BOMBS, *SLOW])
 def test_reading_a_body_does_not_hold_the_gil(name):
     """Reading a body releases the GIL for the thread that answers probes, measured in CPU time."""
-    body, stored = (BOMBS | SLOW)[name], Stored("image", "/v1/images", 1 << 26)
+    body, stored = (BOMBS | SLOW)[name], Stored(1 << 26)
 
     def read(clocks):
         clocks.append(time.pthread_getcpuclockid(threading.get_ident()))

@@ -11,8 +11,6 @@ from io import BytesIO
 from urllib.parse import urlsplit
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -66,6 +64,30 @@ def test_cross_origin_requests_are_rejected(headers, status):
         answer = calls.post("/v1/score", json=request_body(), headers=headers)
         assert answer.status_code == status
         assert "access-control-allow-origin" not in answer.headers
+
+
+def test_allowed_origins_get_cross_origin_headers():
+    allowed, other = "https://app.example.org", "https://elsewhere.example"
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+    with client(token=TOKEN, allow_origins=(allowed,)) as calls:
+        preflight = calls.options("/v1/score", headers=asks | {"origin": allowed})
+        assert preflight.status_code == 204
+        assert preflight.headers["access-control-allow-origin"] == allowed
+        assert {"authorization", "content-type"} <= set(preflight.headers["access-control-allow-headers"].split(", "))
+        known = {"origin": allowed, "authorization": f"Bearer {TOKEN}"}
+        answer = calls.post("/v1/score", json=request_body(), headers=known)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == allowed
+        assert answer.headers["vary"] == "origin"
+        denied = calls.post("/v1/score", json=request_body(), headers={"origin": allowed})
+        assert denied.status_code == 401
+        assert denied.headers["access-control-allow-origin"] == allowed  # the page can read the error
+        for path, method in (("/v1/score", calls.options), ("/v1/score", calls.post)):
+            rejected = method(path, headers=asks | {"origin": other})
+            assert rejected.status_code == 403
+            assert "access-control-allow-origin" not in rejected.headers
+    with pytest.raises(ConfigError, match="allow_origins"):
+        ServeSettings(allow_origins=("*",))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +298,7 @@ def test_figures_equal_explain():
             json.dumps(
                 {
                     "explanations": [
-                        one.to_dict() for one in Scorer("toy").contrast(image_bytes(), request_body()["captions"])
+                        one.to_dict() for one in Scorer("toy").explain_many(image_bytes(), request_body()["captions"])
                     ]
                 }
             )
@@ -292,91 +314,6 @@ def test_figures_equal_explain():
         assert calls.post("/v1/figure?kind=json", json={"items": [request_body(), request_body()]}).status_code == 422
         broken = {"image": base64.b64encode(b"not an image").decode(), "captions": ["a"]}
         assert calls.post("/v1/figure?kind=json", json=broken).status_code == 422
-
-
-def test_rows_of_a_scored_file_are_sorted_worst_first():
-    lines = [{"caption": f"c{n}", "image": f"{n}.jpg", "msd": n / 10, "support": -n} for n in range(5)]
-    lines.append({"caption": "bad", "image": "x.jpg", "msd": None, "support": None, "error": "broken"})
-    text = "\n".join(map(json.dumps, lines)).encode()
-    with client(max_rows=6) as calls:
-        found = calls.post("/v1/rows", files={"file": ("s.jsonl", text)}).json()
-        assert (found["by"], found["total"], found["failed"]) == ("msd", 6, 1)
-        assert [row["caption"] for row in found["rows"]] == ["c0", "c1", "c2", "c3", "c4", "bad"]
-        place = BytesIO()
-        pq.write_table(pa.Table.from_pylist(lines), place)
-        more = {"files": {"file": ("s.parquet", place.getvalue())}, "data": {"by": "support", "count": "2"}}
-        assert [row["caption"] for row in calls.post("/v1/rows", **more).json()["rows"]] == ["c0", "c1"]
-        for name, content, status, reason in (
-            ("s.exe", b"x", 415, "parquet"),
-            ("s.parquet", b"x", 422, "Parquet"),
-            ("s.jsonl", b'{"caption": "a"}', 422, "msdscore score"),
-            ("s.jsonl", text + b"\n" + text, 413, "6 rows"),
-        ):
-            answer = calls.post("/v1/rows", files={"file": (name, content)})
-            assert answer.status_code == status, answer.text
-            assert reason in answer.json()["error"]
-            assert "/proc/" not in answer.text
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"text": "a cat", "image": "9.jpg", "msd": 0.9},  # the caption under another name
-        {"caption": "a cat", "image": {"path": "9.jpg"}, "msd": "0.9"},  # numbers as texts
-        {"caption": "a cat", "image": "9.jpg", "msd": 0.9, "id": 5},  # a column of two types
-        {"Caption": "a cat", "image": "9.jpg", "msd": 0.9},
-        {"caption": "a cat", "image": "9.jpg", "msd": 0.9, "similarity": float("nan")},
-    ],
-)
-def test_heterogeneous_rows_equal_homogeneous_rows(odd):
-    lines = [{"caption": f"c{n}", "image": f"{n}.jpg", "msd": n / 10, "id": "x"} for n in range(3)]
-    with client() as calls:
-        text = "\n".join(json.dumps(line) for line in [*lines, odd]).encode()
-        rows = calls.post("/v1/rows", files={"file": ("s.jsonl", text)}).json()["rows"]
-    plain = {"warnings": [], "error": None}
-    assert rows[:3] == [{**line, **plain, "row": n} for n, line in enumerate(without(lines, "id"))]
-    assert rows[3] == {"caption": "a cat", "image": "9.jpg", "msd": 0.9, "row": 3, **plain}
-
-
-def without(lines, name):
-    return [{key: value for key, value in line.items() if key != name} for line in lines]
-
-
-def test_columns_and_rows_are_cleaned_equally():
-    table = pa.table({
-        "caption": ["a" * 3000, "", None], "image": [{"bytes": b"x", "path": "1.jpg"}] * 3,
-        "msd": [0.5, float("nan"), float("inf")], "match": pa.array([1, 0, None], pa.int8()),
-    })  # fmt: skip
-    file = BytesIO()
-    pq.write_table(table, file)
-    with client() as calls:
-        answer = calls.post("/v1/rows", files={"file": ("s.parquet", file.getvalue())}, data={"by": "msd"}).json()
-    assert (answer["columns"], answer["failed"]) == (["msd", "match"], 2)
-    assert [(len(row["caption"] or ""), row["image"]) for row in answer["rows"]] == [(2000, "1.jpg")] + 2 * [
-        (0, "1.jpg")
-    ]
-    assert [row.get("match") for row in answer["rows"]] == [1, 0, None]
-
-
-def test_scored_file_is_uploaded_once_and_paged():
-    lines = [{"caption": f"a Dog {n}", "image": f"{n}.jpg", "match": n / 1000} for n in range(700)]
-    text = "\n".join(map(json.dumps, lines)).encode()
-    with client(max_stored=1) as calls:
-        first = calls.post("/v1/rows", files={"file": ("s.jsonl", text)}).json()
-        assert (len(first["rows"]), first["histogram"]["counts"][:2]) == (500, [67, 67])
-        assert first["readings"] == {"good": 0, "doubtful": 400, "poor": 300}
-
-        def rows(**fields):
-            return calls.post("/v1/rows", data={"file": first["file"]} | fields, files={"by": (None, "")}).json()
-
-        assert [row["row"] for row in rows(start="600", count="2")["rows"]] == [600, 601]
-        assert rows(contains="DOG 69", low="0.695")["matching"] == 5
-        assert rows(start="-1")["error"] == "start: Input should be greater than or equal to 0"
-        assert rows(low="nan")["error"] == "low: Input should be a finite number"
-        assert rows(high="x")["error"].startswith("high: Input should be a valid number")
-        calls.post("/v1/rows", files={"file": ("s.jsonl", text[:-1] + b" }")})
-        assert "send it to /v1/rows again" in rows()["error"]
-        assert "expected a file" in calls.post("/v1/rows", files={"by": (None, "")}).json()["error"]
 
 
 def test_version_contains_the_signature():
@@ -432,112 +369,8 @@ def test_assets_are_served_from_both_folders():
             assert calls.get(f"/assets/{name}").status_code == 200, name
 
 
-def csv_text(value):
-    return "; ".join(value) if isinstance(value, list) else "" if value is None else str(value)
-
-
-def upload(calls, name, lines, **fields):
-    """The answer for a scored file of these rows."""
-    table = pa.Table.from_pylist(lines)
-    if name.endswith(".parquet"):
-        file = BytesIO()
-        pq.write_table(table, file)
-        content = file.getvalue()
-    elif name.endswith(".csv"):
-        rows = [",".join(map(csv_text, line.values())) for line in lines]
-        content = "\n".join([",".join(lines[0]), *rows]).encode()
-    else:
-        content = "\n".join(map(json.dumps, lines)).encode()
-    return calls.post("/v1/rows", files={"file": (name, content)}, data=fields)
-
-
-@pytest.mark.parametrize("name", ["s.jsonl", "s.csv", "s.parquet"])
-def test_a_scored_file_reads_the_same_in_every_format(name):
-    lines = [
-        {"image": "1.jpg", "caption": "a dog", "msd": 0.5, "match": 0.25, "warnings": ["long"], "error": None, "id": 7},
-        {"image": "2.jpg", "caption": "a cat", "msd": 0.125, "match": 0.75, "warnings": [], "error": "bad", "id": 8},
-        {"image": "3.jpg", "caption": None, "msd": None, "match": None, "warnings": [], "error": "none", "id": 9},
-    ]
-    with client() as calls:
-        answer = upload(calls, name, lines, by="msd").json()
-    assert (answer["by"], answer["columns"], answer["total"], answer["failed"]) == ("msd", ["msd", "match"], 3, 1)
-    unscored = {"row": 2, "image": "3.jpg", "caption": None, "warnings": [], "error": "none"}
-    expected = [{**line, "row": number} for number, line in enumerate(without(lines[:2], "id"))]
-    assert answer["rows"] == [expected[1], expected[0], unscored]
-
-
-@pytest.mark.parametrize("name", ["s.jsonl", "s.csv", "s.parquet"])
-@pytest.mark.parametrize(("limit", "count"), [("max_rows", 5), ("max_cells", 15)])
-def test_a_scored_file_of_exactly_the_limit_is_read_and_a_smaller_limit_rejects_it(name, limit, count):
-    lines = [{"caption": f"c{n}", "image": f"{n}.jpg", "msd": n / 10} for n in range(5)]
-    with client(**{limit: count}) as calls:
-        assert upload(calls, name, lines).json()["total"] == 5
-    with client(**{limit: count - 1}) as calls:
-        answer = upload(calls, name, lines)
-        assert answer.status_code == 413
-        what = "rows" if limit == "max_rows" else "cells; remove columns"
-        assert answer.json()["error"] == f"expected a file of at most {count - 1} {what}"
-
-
-def test_errors_of_a_scored_file_name_the_line_and_no_path_of_the_service():
-    with client() as calls:
-        broken = calls.post("/v1/rows", files={"file": ("s.csv", b"caption,caption,msd\na,b,1\n")})
-        assert broken.status_code == 422
-        assert "caption" in broken.json()["error"]
-        assert not broken.json()["error"].startswith("/")
-        lines = b'{"caption": "a dog", "msd": 0.5}\n{"caption": \n'
-        rows = calls.post("/v1/rows", files={"file": ("s.jsonl", lines)}).json()["rows"]
-    assert rows[0]["caption"] == "a dog"
-    assert "line 2" in rows[1]["error"]
-
-
-def test_a_scored_file_that_needs_more_memory_than_allowed_is_rejected():
-    file = BytesIO()
-    pq.write_table(pa.table({"caption": ["a dog" * 200_000] * 100, "msd": [0.5] * 100}), file, compression="zstd")
-    with client(max_expanded=48 << 20) as calls:
-        answer = calls.post("/v1/rows", files={"file": ("s.parquet", file.getvalue())})
-    assert answer.status_code == 413
-    assert answer.json()["error"] == "expected a file that can be read in 48 MiB of memory; send fewer rows"
-
-
-def test_rows_read_one_by_one_are_cut_and_cleaned():
-    odd = {"caption": "x" * 3000, "image": {"path": "1.jpg"}, "msd": "0.5"}  # numbers as texts are read row by row
-    worse = {"caption": 3, "image": {"path": ""}, "msd": "inf"}
-    lines = json.dumps([odd, worse, {"caption": "\ud800", "msd": "x"}]).encode()
-    with client() as calls:
-        found = calls.post("/v1/rows", files={"file": ("s.json", lines)}).json()
-    assert (found["total"], found["failed"]) == (3, 2)
-    texts = [(row["caption"], row["image"]) for row in found["rows"]]
-    assert texts == [("x" * 2000, "1.jpg"), (None, None), ("\ufffd", None)]
-
-
-def test_many_rows_are_read_in_several_batches():
-    text = b"caption,msd\n" + b"".join(b"c%d,0.%05d\n" % (n, n) for n in range(20_000))
-    with client() as calls:
-        answer = calls.post("/v1/rows", files={"file": ("s.csv", text)}, data={"start": "19999"}).json()
-    assert (answer["total"], answer["failed"]) == (20_000, 0)
-    assert [row["caption"] for row in answer["rows"]] == ["c19999"]
-
-
-def test_query_bounds_are_inclusive_and_lower_is_better_columns_are_reversed():
-    lines = [{"caption": f"c{n}", "msd": n / 4, "divergence": n} for n in range(5)]
-    with client() as calls:
-        answer = upload(calls, "s.jsonl", lines, low="0.25", high="0.75", by="msd").json()
-        assert [row["caption"] for row in answer["rows"]] == ["c1", "c2", "c3"]
-        assert (answer["matching"], answer["total"]) == (3, 5)
-        assert answer["histogram"]["edges"][0] == 0
-        assert answer["histogram"]["edges"][-1] == 1
-        assert sum(answer["histogram"]["counts"]) == 5
-        worst = upload(calls, "s.jsonl", lines, by="divergence", count="1").json()
-        assert [row["caption"] for row in worst["rows"]] == ["c4"]
-        assert worst["readings"] is None
-        unknown = upload(calls, "s.jsonl", lines, by="nothing")
-        assert unknown.status_code == 422
-        assert "no numbers 'nothing', only divergence, msd" in unknown.json()["error"]
-
-
 def test_every_limit_of_the_service_is_checked_when_it_is_set():
-    for name in ("max_body", "max_items", "max_captions", "max_rows", "max_queue", "max_batch", "max_stored"):
+    for name in ("max_body", "max_items", "max_captions", "max_queue", "max_batch", "max_stored"):
         ServeSettings(**{name: 1})
         with pytest.raises(ConfigError, match=f"{name} must be at least 1, got 0"):
             ServeSettings(**{name: 0})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from msdscore.errors import InputError
-from msdscore.lab.stats.elo import bootstrap_elo, bradley_terry, games, replay
+from msdscore_lab.stats.elo import bootstrap_elo, bradley_terry, games, replay
 
 
 def _loop(first: Any, second: Any, outcome: Any, k: Any = 4.0) -> Any:

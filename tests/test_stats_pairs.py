@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError
-from msdscore.lab.stats.pairs import (
+from msdscore_lab.stats.pairs import (
     credits_of,
     decide_beyond,
     decide_matched,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from msdscore.errors import InputError
-from msdscore.lab.stats import ranks
-from msdscore.lab.stats.ranks import auc, kendall_b, kendall_c, pearson, prepare, spearman
+from msdscore_lab.stats import ranks
+from msdscore_lab.stats.ranks import auc, kendall_b, kendall_c, pearson, prepare, spearman
 
 _SCIPY = {
     "tau_b": lambda x, y: scipy_stats.kendalltau(x, y, variant="b").statistic,

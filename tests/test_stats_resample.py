@@ -8,8 +8,8 @@ from scipy import stats as scipy_stats
 
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling, bootstrap_mean
-from msdscore.lab.stats.ranks import kendall_c, prepare
-from msdscore.lab.stats.resample import (
+from msdscore_lab.stats.ranks import kendall_c, prepare
+from msdscore_lab.stats.resample import (
     bootstrap,
     bootstrap_both,
     bootstrap_share,
@@ -108,7 +108,7 @@ def test_interval_depends_only_on_the_seed(monkeypatch: Any) -> None:
     first = bootstrap_mean(values, how=_QUICK)
     assert bootstrap_mean(values, how=_QUICK) == first
     assert bootstrap_mean(values, how=Resampling(samples=300, seed=2)) != first
-    for module in ("msdscore.intervals", "msdscore.lab.stats.resample"):
+    for module in ("msdscore.intervals", "msdscore_lab.stats.resample"):
         monkeypatch.setattr(f"{module}.BLOCK", 120)
     blocks = bootstrap_mean(values, how=_QUICK)
     # A matrix product may sum in another order for other numbers of rows.

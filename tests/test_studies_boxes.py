@@ -5,10 +5,9 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from msdscore.cli.app import app
-from msdscore.lab.studies.boxes import centre, coverage_of, figures
+from command_line import invoke
+from msdscore_lab.studies.boxes import centre, coverage_of, figures
 
 COLOURS = ("red", "green", "blue", "yellow")
 
@@ -55,14 +54,14 @@ def boxed(tmp_path):
 
 def test_maps_of_words_match_their_objects(boxed, tmp_path):
     study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short", "-o", str(tmp_path / "b.json")]
-    answer = CliRunner().invoke(app, study)
+    answer = invoke(*study)
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
     words, captions = json.loads((tmp_path / "b.json").read_text())["tables"]
     found = {row["map"]: row for row in words["rows"]}
     assert found["even"]["mass"]["value"] == pytest.approx(0.25, abs=0.02)
     assert found["affinity"]["pointing"]["value"] > 0.9
     assert found["affinity"]["mass"]["value"] > found["even"]["mass"]["value"]
-    sharper = found["where the word looks"]["mass"]["value"]
+    sharper = found["sharpened affinity"]["mass"]["value"]
     assert sharper > found["affinity"]["mass"]["value"]
     assert {"influence", "carried", "even", "centre"} <= {row["map"] for row in captions["rows"]}
 
@@ -71,8 +70,8 @@ def test_missing_boxes_and_unmentioned_objects_are_one_line_errors(boxed):
     study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short"]
     classes, objects = boxed.with_name("coco_classes.txt"), boxed.with_suffix(".objects.jsonl")
     classes.write_text("dog\ncat\ncow\nsheep", encoding="utf-8")
-    assert "expected captions that name an annotated object" in str(CliRunner().invoke(app, study).exception)
+    assert "expected captions that name an annotated object" in str(invoke(*study).exception)
     for missing in (classes, objects):
         missing.unlink()
-        error = str(CliRunner().invoke(app, study).exception)
+        error = str(invoke(*study).exception)
         assert f"{missing}: expected the boxes of rows.jsonl and their classes" in error

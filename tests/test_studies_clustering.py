@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
-from typer.testing import CliRunner
 
 from bench_sets import make_expert, make_sugarcrepe
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.core.variants import FAMILIES, concentration
-from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.studies.ablations.clustering import (
+from msdscore.scorer import Scorer
+from msdscore.scoring.spec import ScorerSpec
+from msdscore_lab.benchmarks.registry import load
+from msdscore_lab.paper.page import part
+from msdscore_lab.studies.ablations.clustering import (
     adjusted_rand,
     distinct_captions,
     entropies,
@@ -22,11 +24,8 @@ from msdscore.lab.studies.ablations.clustering import (
     stability,
     text_responsibilities,
 )
-from msdscore.lab.studies.ablations.sweep import MIXTURES
-from msdscore.lab.studies.context import Study
-from msdscore.scorer import Scorer
-from msdscore.scoring.spec import ScorerSpec
-from paper_page import part
+from msdscore_lab.studies.ablations.sweep import MIXTURES
+from msdscore_lab.studies.context import Study
 
 
 def test_rand_index_equals_scikit_learn():
@@ -59,7 +58,7 @@ def pipeline():
 def test_responsibilities_are_those_of_the_last_em_step(pipeline, kind):
     """Another M-step must reproduce the means, because EM has converged."""
     texts = pipeline.embed_texts(["a red square and a blue ball", "a green dog"])
-    config = pipeline.config.changed(mixture=kind, iterations=60)
+    config = pipeline.form.changed(mixture=kind, iterations=60)
     shares, mask = text_responsibilities(texts, config)
     assert shares.shape[1] == 2
     torch.testing.assert_close(shares.sum(dim=1)[mask], torch.ones(int(mask.sum()), dtype=shares.dtype))
@@ -119,19 +118,19 @@ def test_clustering_commands(root, tmp_path):
             "-o",
             str(tmp_path / f"{name}.json"),
         ]
-        answer = CliRunner().invoke(app, command)
+        answer = invoke(*command)
         assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
         found = json.loads((tmp_path / f"{name}.json").read_text())
         assert next(table for table in found["tables"] if table["name"] == key)["rows"]
         assert "kappa:20" in part(name, found)
         assert (tmp_path / f"{name}.png").is_file()
     rated = make_expert(tmp_path / "rated")
-    answer = CliRunner().invoke(app, ["study", "stability", "--root", str(rated), "-e", "toy", "-b", "flickr8k-expert"])
+    answer = invoke("study", "stability", "--root", str(rated), "-e", "toy", "-b", "flickr8k-expert")
     assert "expected at least one pair" in str(answer.exception)
 
 
 def test_sensitivity_of_adaptive_kappa_equals_its_derivative():
-    study = Study(root=Path(), spec=ScorerSpec(encoder="toy", config="short"))
+    study = Study(root=Path(), spec=ScorerSpec(encoder="toy", form="short"))
     (table,) = sensitivity(study)
     dim, step = table.facts["dim"], 1e-6
     for row in table.rows:

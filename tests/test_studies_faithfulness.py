@@ -5,21 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from typer.testing import CliRunner
 
 from coloured_pairs import two_coloured, write_pairs
+from command_line import invoke
 from msdscore import Scorer
-from msdscore.cli.app import app
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.base import Pair
-from msdscore.lab.benchmarks.registry import load
-from msdscore.lab.studies import faithfulness, localisation
-from msdscore.lab.studies.context import Study
-from msdscore.lab.studies.table import to_markdown
 from msdscore.scoring.spec import ScorerSpec
-from paper_page import part
+from msdscore_lab.benchmarks.base import Pair
+from msdscore_lab.benchmarks.registry import load
+from msdscore_lab.paper.page import part
+from msdscore_lab.studies import faithfulness, localisation
+from msdscore_lab.studies.context import Study
+from msdscore_lab.studies.table import to_markdown
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +44,15 @@ def study(root):
 
 def test_maps_are_faithful_on_known_images(study):
     table, areas, curves = faithfulness.faithfulness(study)
-    assert [(row["kind"], row["masking"]) for row in table.rows] == [
-        ("correct", "patches"), ("correct", "pixels"), ("incorrect", "patches"), ("incorrect", "pixels"),
-    ]  # fmt: skip
-    assert all(row["order"] == "held" for row in table.rows)
-    assert all(row["top_over_random"].low > 0 for row in table.rows)
-    assert table.facts["ordered"]
-    assert to_markdown([table]).count("| held |") == 4
+    kinds = [("correct", "patches"), ("correct", "pixels"), ("incorrect", "patches"), ("incorrect", "pixels")]
+    assert [(row["projection"], row["kind"], row["masking"]) for row in table.rows] == [
+        (projection, *kind) for projection in ("influence", "carried") for kind in kinds
+    ]
+    influence = table.rows[:4]
+    assert all(row["order"] == "held" for row in influence)
+    assert all(row["top_over_random"].low > 0 for row in influence)
+    assert to_markdown([table]).count("| held |") == sum(row["order"] == "held" for row in table.rows) >= 4
+    assert "gate:length" in table.signature  # the paper's Bi-KL
     gains = {(row["kind"], row["curve"]): row["gain"].value for row in areas.rows}
     assert gains["correct", "deletion"] > 0 > gains["correct", "insertion"]
     assert gains["incorrect", "insertion"] > 0 > gains["incorrect", "deletion"]
@@ -75,7 +75,7 @@ def test_dropping_patches_equals_an_image_without_them(scorer, pairs):
 
 def test_blanking_paints_boxes_in_the_mean_colour():
     image = two_coloured("red", "white", (8, 4))
-    cells = PatchLayout((8, 4), (1, 2), torch.tensor([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 8.0, 4.0]]))
+    cells = PatchLayout((8, 4), (1, 2), np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 8.0, 4.0]], dtype=np.float32))
     values = np.asarray(faithfulness.blank(image, cells, np.array([1])))
     assert values[0, 0].tolist() == [220, 30, 30]
     assert values[0, 7].tolist() == np.asarray(image).reshape(-1, 3).mean(axis=0).astype(np.uint8).tolist()
@@ -155,21 +155,22 @@ def test_unsupported_subsets_are_rejected(study, pairs, monkeypatch):
 @pytest.mark.slow
 def test_faithfulness_commands_write_json_and_tables(root, tmp_path):
     common = ["--root", str(root), "--limit", "3", "--encoder", "toy"]
-    answer = CliRunner().invoke(app, ["study", "faithfulness", *common, "-o", str(tmp_path / "f.json")])
+    answer = invoke("study", "faithfulness", *common, "-o", str(tmp_path / "f.json"))
     assert answer.exit_code == 0, answer.output
     assert "| influence | correct | patches |" in answer.output
+    assert "| carried | correct | patches |" in answer.output
     assert json.loads((tmp_path / "f.json").read_text())["tables"][0]["pairs"] == 3
-    assert "| paper, correct | +0.1159 |" in part("faithfulness", json.loads((tmp_path / "f.json").read_text()))
+    assert "| correct (quoted) | carried | +0.1159 |" in part(
+        "faithfulness", json.loads((tmp_path / "f.json").read_text())
+    )
     assert "deletion" in (tmp_path / "f.md").read_text(encoding="utf-8")
-    answer = CliRunner().invoke(app, ["study", "localisation", *common])
+    answer = invoke("study", "localisation", *common)
     assert answer.exit_code == 0, answer.output
     assert "terms − occlusion" in answer.output
 
 
 @pytest.mark.slow
 def test_all_projections(root):
-    answer = CliRunner().invoke(
-        app, ["study", "faithfulness", "--root", str(root), "--limit", "1", "-e", "toy", "--every-projection"]
-    )
+    answer = invoke("study", "faithfulness", "--root", str(root), "--limit", "1", "-e", "toy", "--every-projection")
     assert answer.exit_code == 0, answer.output
     assert "| carried | correct | pixels |" in answer.output

@@ -5,16 +5,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from bench_sets import make_sugarcrepe
-from msdscore.cli.app import app
-from msdscore.core.evidence import doubt_terms, information_terms, precision_terms
+from command_line import invoke
+from msdscore.core.evidence import information_terms, penalty_terms, precision_terms
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.evidence import Evidence
-from msdscore.lab.studies.ablations.form import CURVES, Words, ablations, doubt, information, precision
-from msdscore.lab.studies.match import word_tables
 from msdscore.scoring.calibrate import CONFIRMED
+from msdscore_lab.studies.ablations.form import CURVES, Words, ablations, information, penalty, precision
+from msdscore_lab.studies.match import word_tables
 from test_scoring_evidence import coloured
 
 
@@ -32,7 +31,7 @@ def test_parts_equal_the_score(count):
     )
     assert precision(words) == pytest.approx(float(precision_terms(margins, weights).sum()))
     assert information(words, 0.7) == pytest.approx(float(information_terms(margins, weights, spread=0.7).sum()))
-    assert doubt(words) == pytest.approx(float(doubt_terms(odds, settled, weights).sum()))
+    assert penalty(words) == pytest.approx(float(penalty_terms(odds, settled, weights).sum()))
 
 
 def test_every_variant_changes_its_part():
@@ -42,13 +41,13 @@ def test_every_variant_changes_its_part():
     for name, of in forms.items():
         assert of(silent) == pytest.approx(0.0 if name == "without similarity" else 0.3)
     local = settings.alpha * precision(words), settings.gamma * information(words, 0.7)
-    rest = 0.3 - 0.4 * 0.3 - settings.delta * doubt(words)
+    rest = 0.3 - 0.4 * 0.3 - settings.delta * penalty(words)
     assert forms["evidence"](words) == pytest.approx(rest + (local[0] + local[1]) / 2)
     assert forms["precision alone"](words) == pytest.approx(rest + local[0])
     assert forms["information alone"](words) == pytest.approx(rest + local[1])
-    assert forms["without doubt"](words) == pytest.approx(forms["evidence"](words) + settings.delta * doubt(words))
-    assert forms["without denial"](words) == pytest.approx(forms["evidence"](words) + 0.12)
-    assert forms["doubt without its factor"](words) < forms["evidence"](words)
+    assert forms["without penalty"](words) == pytest.approx(forms["evidence"](words) + settings.delta * penalty(words))
+    assert forms["without negation"](words) == pytest.approx(forms["evidence"](words) + 0.12)
+    assert forms["penalty without its factor"](words) < forms["evidence"](words)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def evidence(tmp_path_factory):
     (folder / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
     scorer = ["--encoder", "toy", "--preset", "evidence"]
     bank = ["bank", str(folder), "-o", str(folder / "bank.safetensors"), "--pairs", str(folder / "rows.jsonl")]
-    answer = CliRunner().invoke(app, [*bank, *scorer])
+    answer = invoke(*bank, *scorer)
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
     return [*scorer, "--bank", str(folder / "bank.safetensors")], folder / "rows.jsonl"
 
@@ -71,11 +70,11 @@ def test_default_form_equals_the_score_of_the_benchmark(evidence, tmp_path):
     scorer, _ = evidence
     root = make_sugarcrepe(tmp_path / "data")
     study = ["study", "form", "--root", str(root), "-b", "sugarcrepe", "--samples", "20", "--json", *scorer]
-    answer = CliRunner().invoke(app, study)
+    answer = invoke(*study)
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
     ablation, balance, delta, left_out = json.loads(answer.stdout)["tables"]
     bench = ["bench", "sugarcrepe", "--root", str(root), "-m", "msd", "-m", "cosine", "--samples", "20", *scorer]
-    answer = CliRunner().invoke(app, [*bench, "-o", str(tmp_path / "out")])
+    answer = invoke(*bench, "-o", str(tmp_path / "out"))
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
     metrics = {
         row["label"]: row["figures"][0]["value"]
@@ -94,10 +93,10 @@ def test_default_form_equals_the_score_of_the_benchmark(evidence, tmp_path):
 
 def test_form_study_rejects_other_forms_and_empty_folders(tmp_path):
     study = ["study", "form", "--root", str(make_sugarcrepe(tmp_path / "data")), "-e", "toy", "--preset", "short"]
-    assert isinstance(CliRunner().invoke(app, study).exception, ConfigError)
+    assert isinstance(invoke(*study).exception, ConfigError)
     (tmp_path / "none").mkdir()
     study[3] = str(tmp_path / "none")
-    assert isinstance(CliRunner().invoke(app, study).exception, InputError)
+    assert isinstance(invoke(*study).exception, InputError)
 
 
 def drawn(count=4000):
@@ -129,12 +128,10 @@ def test_uniform_p_values_have_calibrated_levels():
 def test_words_of_captions_by_command(evidence, tmp_path):
     scorer, rows = evidence
     study = ["study", "words", "--marks", "captions", "--rows", str(rows), "--limit", "12", *scorer]
-    answer = CliRunner().invoke(app, [*study, "-o", str(tmp_path / "w.json")])
+    answer = invoke(*study, "-o", str(tmp_path / "w.json"))
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
     names = [table["name"] for table in json.loads((tmp_path / "w.json").read_text())["tables"]]
     assert names == ["p_values", "bins"]
     assert (tmp_path / "w.png").is_file()
-    refused = CliRunner().invoke(
-        app, ["study", "words", "--marks", "captions", "--rows", str(rows), "-e", "toy", "-p", "short"]
-    )
+    refused = invoke("study", "words", "--marks", "captions", "--rows", str(rows), "-e", "toy", "-p", "short")
     assert "needs the evidence form" in str(refused.exception)

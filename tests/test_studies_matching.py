@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import ConfigError, InputError
-from msdscore.lab.studies.match import reliability
-from msdscore.lab.studies.table import to_figure, to_markdown
+from msdscore_lab.studies.match import reliability
+from msdscore_lab.studies.table import to_figure, to_markdown
 from test_scoring_evidence import coloured
 
 
@@ -49,20 +48,20 @@ def test_match_command_draws_the_diagram_and_rejects_settings_without_match(tmp_
     bank, made = tmp_path / "bank.safetensors", tmp_path / "match.json"
     asked = ["--encoder", "toy", "--preset", "evidence"]
     built = ["bank", str(tmp_path), "-o", str(bank), "--pairs", str(tmp_path / "rows.jsonl"), "--limit", "10", *asked]
-    assert CliRunner().invoke(app, built).exit_code == 0
+    assert invoke(*built).exit_code == 0
     study = ["study", "match", "--rows", str(tmp_path / "rows.jsonl"), "-o", str(made), *asked, "--limit", "12"]
-    answer = CliRunner().invoke(app, [*study, "--bank", str(bank)])
+    answer = invoke(*study, "--bank", str(bank))
     assert answer.exit_code == 0, answer.output
     found = json.loads(made.read_text(encoding="utf-8"))
     assert found["tables"][0]["images"] == 12
     assert made.with_suffix(".png").exists()
-    refused = CliRunner().invoke(app, [*study[:-3], "short", "--overwrite"])
+    refused = invoke(*study[:-3], "short", "--overwrite")
     assert refused.exit_code != 0
     assert "a bank with match" in str(refused.exception)
     (tmp_path / "few.jsonl").write_text(rows[0], encoding="utf-8")
     few = [*study, "--bank", str(bank), "--overwrite"]
     few[few.index("--rows") + 1] = str(tmp_path / "few.jsonl")
-    answer = CliRunner().invoke(app, few)
+    answer = invoke(*few)
     assert isinstance(answer.exception, InputError)
     assert "expected at least 2 images with 1 or more captions" in str(answer.exception)
     with pytest.raises(ConfigError, match="no caption has a match"):

@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from bench_sets import encoded, write_images, write_rows
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import InputError
 from msdscore.forms.references import TRUE_WORDS
-from msdscore.lab.studies.references import fit_shares, level_table
+from msdscore_lab.studies.references import fit_shares, level_table
 
 
 def test_curve_contains_all_numbers_of_references(tmp_path):
@@ -24,7 +23,7 @@ def test_curve_contains_all_numbers_of_references(tmp_path):
     output = tmp_path / "curve.json"
     asked = ["study", "references", "--root", str(tmp_path), "-b", "composite", "-e", "toy", "--seeds", "2", "--samples",
              "20", "--references", str(tmp_path / "people.json"), "-o", str(output)]  # fmt: skip
-    answer = CliRunner().invoke(app, asked)
+    answer = invoke(*asked)
     assert answer.exit_code == 0, answer.output
     (table,) = json.loads(output.read_text())["tables"]
     assert [row["count"] for row in table["rows"]] == [0, 1, 2, 3]

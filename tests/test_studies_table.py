@@ -6,17 +6,16 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from coloured_pairs import write_pairs
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import RunError
 from msdscore.intervals import bootstrap_mean
-from msdscore.lab.studies import localisation
-from msdscore.lab.studies.context import Study, discard_intermediate
-from msdscore.lab.studies.registry import STUDIES, load_study
-from msdscore.lab.studies.table import Column, Plot, Table, per_cent, to_figure, to_json, to_markdown
 from msdscore.scorer import Scorer
+from msdscore_lab.studies import localisation
+from msdscore_lab.studies.context import Study, discard_intermediate
+from msdscore_lab.studies.registry import STUDIES, load_study
+from msdscore_lab.studies.table import Column, Plot, Table, per_cent, to_figure, to_json, to_markdown
 
 
 def test_registry_rows_resolve():
@@ -101,17 +100,17 @@ def test_interrupted_study_resumes(tmp_path, monkeypatch):
         return real(pipeline, one, stranger)
 
     monkeypatch.setattr(localisation, "rank_words", stopping)
-    answer = CliRunner().invoke(app, command)
+    answer = invoke(*command)
     assert answer.exit_code == 130
     assert "finished parts are saved" in answer.stderr
-    answer = CliRunner().invoke(app, [*command, "--json"])
+    answer = invoke(*command, "--json")
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout) == json.loads((tmp_path / "out.json").read_text())
     assert len(asked) < 2 * len(set(asked))
     assert asked.count(asked[0]) == 1
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.json", "out.md", "out.png"]
-    whole = CliRunner().invoke(app, [*command[:-2], "--json"])
+    whole = invoke(*command[:-2], "--json")
     assert json.loads(whole.stdout) == json.loads(answer.stdout)
-    again = CliRunner().invoke(app, command)
+    again = invoke(*command)
     assert "exists" in str(again.exception)

@@ -4,12 +4,11 @@ import json
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_images, write_rows
-from msdscore.cli.app import app
-from msdscore.lab.studies.timing import STAGES, times
+from command_line import invoke
 from msdscore.scoring.spec import ScorerSpec
+from msdscore_lab.studies.timing import STAGES, times
 
 
 def test_pairs_are_timed_by_the_length_of_their_captions():
@@ -53,7 +52,7 @@ def test_timing_command(tmp_path):
     write_rows(tmp_path / "rows.jsonl", rows)
     output = tmp_path / "times.json"
     asked = ["study", "timing", "--rows", str(tmp_path / "rows.jsonl"), "--encoder", "toy", "-o", str(output)]
-    done = CliRunner().invoke(app, [*asked, "--limit", "2"])
+    done = invoke(*asked, "--limit", "2")
     assert done.exit_code == 0, done.output
     found = json.loads(output.read_text(encoding="utf-8"))
     assert [row["tokens"] for row in found["tables"][0]["rows"]] == ["up to 16", "17 to 126", "overall"]

@@ -3,18 +3,17 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from align_data import make_rows
 from bench_sets import COLOURS, encoded, make_sugarcrepe, write_images, write_rows
-from msdscore.cli.app import app
+from command_line import invoke, output_of
 from msdscore.errors import ConfigError
-from msdscore.lab.align.data.formats import DataSource
-from msdscore.lab.align.recipe import Recipe, load_recipe
-from msdscore.lab.studies.ablations.transfer import train_both
-from msdscore.lab.studies.context import Study
+from msdscore.io.inputs.pairs import DataSource
 from msdscore.scoring.spec import ScorerSpec
-from paper_page import part
+from msdscore_lab.align.recipe import Recipe, load_recipe
+from msdscore_lab.paper.page import part
+from msdscore_lab.studies.ablations.transfer import train_both
+from msdscore_lab.studies.context import Study
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_llama
 
@@ -31,14 +30,10 @@ def clip(tmp_path_factory):
     return folder
 
 
-def invoke(*words):
-    answer = CliRunner().invoke(app, ["study", *map(str, words)])
-    assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
-    return answer.stdout
-
-
 def test_backbones_reports_the_gain_of_each_encoder(root, clip, tmp_path):
-    text = invoke("backbones", "--root", root, "-e", "toy", "--also", clip, "--samples", 20, "-o", tmp_path / "b.json")
+    text = output_of(
+        "study", "backbones", "--root", root, "-e", "toy", "--also", clip, "--samples", 20, "-o", tmp_path / "b.json"
+    )
     assert "soft-msd − cosine" in text
     rows = json.loads((tmp_path / "b.json").read_text())["tables"][0]["rows"]
     assert [row["encoder"] for row in rows] == ["toy", str(clip)]
@@ -55,10 +50,10 @@ def test_other_domains_have_easy_and_hard_negatives(tmp_path):
     write_images(tmp_path / "rsicd.images.parquet", images)
     rows = [{"image": name, "captions": [f"{name.split('_')[1][:-4]} {name.split('_')[0]}"]} for name in images]
     write_rows(tmp_path / "rsicd.jsonl", rows)
-    whole = json.loads(invoke("ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))
+    whole = json.loads(output_of("study", "ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))
     assert "RSICD, RemoteCLIP" in part("ood", whole)
     assert [row["dataset"] for row in whole["tables"][0]["rows"]] == ["rsicd, easy negatives", "rsicd, hard negatives"]
-    answer = CliRunner().invoke(app, ["study", "ood", "--root", str(tmp_path / "none"), "-e", "toy"])
+    answer = invoke("study", "ood", "--root", str(tmp_path / "none"), "-e", "toy")
     assert "none: no such folder; expected the benchmark's files as --root" in str(answer.exception)
 
 
@@ -70,7 +65,7 @@ def test_reconstruction_study_trains_two_aligners(root, clip, tmp_path):
     words = [word for change in changes for word in ("--recipe-set", change)]
     command = ("reconstruction", "--root", root, "--data", rows, *words, "--samples", 20, "--no-control",
                "--device", "cpu", "--limit", 8, "-o", tmp_path / "r.json")  # fmt: skip
-    invoke(*command)
+    output_of("study", *command)
     found = json.loads((tmp_path / "r.json").read_text())["tables"][0]
     assert [row["encoder"] for row in found["rows"]] == ["plain", "with reconstruction", "without reconstruction"]
     assert len({row["signature"] for row in found["rows"]}) == 3

@@ -4,15 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from bench_sets import COLOURS, encoded, write_images, write_rows
-from msdscore.cli.app import app
+from command_line import invoke
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.readers.ratings import MarkedCaption
-from msdscore.lab.studies.context import Study
-from msdscore.lab.studies.words import mentions_of, read_synonyms, words
 from msdscore.scoring.spec import ScorerSpec
+from msdscore_lab.benchmarks.readers.ratings import MarkedCaption
+from msdscore_lab.studies.context import Study
+from msdscore_lab.studies.words import mentions_of, read_synonyms, words
 
 
 def marked(caption, **more):
@@ -52,7 +51,7 @@ def long(tmp_path):
 
 
 def test_terms_find_absent_objects_only_with_the_right_image(long):
-    study = Study(root=long, spec=ScorerSpec(encoder="toy", config="short"))
+    study = Study(root=long, spec=ScorerSpec(encoder="toy", form="short"))
     (table,) = words(study, marks="chair")
     assert (table.facts["captions"], table.facts["left_out"]) == (8, 0)
     assert table.rows[0]["n"] == 16
@@ -66,20 +65,19 @@ def test_terms_find_absent_objects_only_with_the_right_image(long):
 
 
 def test_words_command_prints_a_table_and_writes_json(long, tmp_path):
-    answer = CliRunner().invoke(
-        app,
-        ["study", "words", "--root", str(long), "--marks", "chair", "-e", "toy", "-o", str(tmp_path / "words.json")],
+    answer = invoke(
+        "study", "words", "--root", str(long), "--marks", "chair", "-e", "toy", "-o", str(tmp_path / "words.json")
     )
     assert answer.exit_code == 0, answer.output
     assert "| AUC within captions | 8 |" in answer.stdout
     rows = json.loads((tmp_path / "words.json").read_text())["tables"][0]["rows"]
     assert np.isfinite([row["true"]["value"] for row in rows]).all()
-    wrong = CliRunner().invoke(app, ["study", "words", "--root", str(long), "--marks", "chiar"])
+    wrong = invoke("study", "words", "--root", str(long), "--marks", "chiar")
     assert "Did you mean 'chair'" in str(wrong.exception)
 
 
 def test_doubt_curve_counts_true_and_false_captions():
-    from msdscore.lab.studies.localisation import THRESHOLDS, doubt_table
+    from msdscore_lab.studies.localisation import THRESHOLDS, doubt_table
 
     smallest = np.array([[0.5, 0.004], [0.03, 0.03], [1.0, 0.5], [np.nan, 0.1]])
     table = doubt_table(smallest, np.arange(4), "pairs", "s")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.lab.align.features import words_at
 from msdscore.text.normal import clean
 from msdscore.text.words import best_owner, content_tokens, phrases, segment, token_contents
+from msdscore_lab.align.features import words_at
 
 
 def texts(caption):
@@ -101,7 +101,7 @@ def test_compounds_are_split_for_counting():
 
 
 @pytest.mark.parametrize(
-    ("caption", "denied"),
+    ("caption", "negated"),
     [
         ("a man without a hat on the beach", ["a", "hat", "on"]),
         ("no dogs, cats", ["dogs"]),
@@ -110,9 +110,9 @@ def test_compounds_are_split_for_counting():
         ("a dog", []),
     ],
 )
-def test_negation_scope_is_three_words_or_the_next_punctuation(caption, denied):
+def test_negation_scope_is_three_words_or_the_next_punctuation(caption, negated):
     words = segment(caption)
-    assert [word.text for word in words if word.denied] == denied
+    assert [word.text for word in words if word.negated] == negated
     assert not any(word.content for word in words if word.text in ("no", "without", "isn't", "isn’t"))
 
 

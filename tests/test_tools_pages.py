@@ -7,16 +7,23 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import evidence_page
-import paper_page
-import paper_run
+from align_data import make_rows, recipe, source
 from bench_sets import make_sugarcrepe
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError
-from msdscore.lab.benchmarks.run.plan import BenchmarkPlan
-from msdscore.lab.benchmarks.run.runner import run_benchmark
-from msdscore.lab.studies.registry import load_study
 from msdscore.scorer import Scorer
+from msdscore_lab.align.export import export
+from msdscore_lab.align.run.parts import TrainOptions
+from msdscore_lab.align.run.train import train
+from msdscore_lab.benchmarks.results.result import read_result
+from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
+from msdscore_lab.benchmarks.run.runner import run_benchmark
+from msdscore_lab.paper import evidence as evidence_page
+from msdscore_lab.paper import page as paper_page
+from msdscore_lab.paper import rehearsal
+from msdscore_lab.paper import run as paper_run
+from msdscore_lab.paper.rehearsal import write_benchmarks
+from msdscore_lab.studies.registry import load_study
 
 
 def places(names):
@@ -131,7 +138,7 @@ PLACED = [
 
 @pytest.mark.parametrize(("name", "parts"), [("paper", PLACED), ("evidence", evidence_page.PARTS)])
 def test_documented_page_has_all_sections(name, parts):
-    text = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "docs" / "lab" / f"{name}.md").read_text(encoding="utf-8")
     assert paper_page.fill(text, dict.fromkeys(parts, "new")).count("new\n") >= len(parts)
 
 
@@ -141,8 +148,8 @@ def test_every_table_of_the_paper_has_a_step():
     wanted = (
         "caparena docent flickr8k-expert flickr8k-cf composite pascal50s backbones coco-cf captioners mixtures kappa"
     )
-    wanted += " stability entropy direction margin ood faithfulness timing reconstruction ranking tune sensitivity"
-    wanted += " maps maps-reconstruction"
+    wanted += " stability entropy direction margin faithfulness timing reconstruction ranking tune sensitivity"
+    wanted += " maps maps-reconstruction words rsicd-remoteclip-l14 rocov2-biomedclip caparena-references"
     assert set(wanted.split()) <= set(names)
     for step in paper_run.STEPS:
         assert step.command[0] in ("bench", "study", "rank-captioners", "explain")
@@ -166,7 +173,7 @@ def test_paper_run_resumes(tmp_path, capsys):
     paper_run.main([*command, *only])
     assert (tmp_path / "out" / "kappa.json").stat().st_mtime_ns == made
     assert paper_run.main([*command, "--only", "nothing"]) == 2
-    assert "expected one of caparena" in capsys.readouterr().err
+    assert "expected one of reconstruction" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -189,11 +196,47 @@ def test_heat_maps_use_the_first_caption(tmp_path, capsys):
     assert (out / "sensitivity.png").is_file()
 
 
-def test_benchmark_grid_has_the_rows_of_the_paper(tmp_path):
-    make_sugarcrepe(tmp_path / "data")
-    scorer = Scorer(load_encoder("toy"), "short")
-    plan = BenchmarkPlan(name="sugarcrepe", root=tmp_path / "data", metrics=("cosine", "msd"), samples=5)
-    run_benchmark(plan, tmp_path / "sugarcrepe.json", lambda: scorer.pipeline)
-    text = paper_run.bench_grid(tmp_path / "sugarcrepe.json", "SugarCrepe", {"MSD": {"accuracy/add_att": 76.88}})
-    assert "| MSD (paper) | – | – | 76.9 |" in text
-    assert "| cosine | " in text
+def test_tables_have_the_rows_and_decimals_of_the_paper(tmp_path):
+    write_benchmarks(tmp_path / "data", images=6, size=(48, 40))
+    command = ["-e", "toy", "--data", str(tmp_path / "data"), "-o", str(tmp_path / "out"), "--samples", "5"]
+    only = [word for name in ("caparena", "coco-cf", "flickr8k-expert") for word in ("--only", name)]
+    assert paper_run.main([*command, *only]) == 0
+    text, tex = ((tmp_path / "out" / name).read_text() for name in ("paper.md", "paper.tex"))
+    assert "| FLEUR (quoted) | 45.8 | 51.3 | 46.2 | 44.4 | 41.4 | 0.393 | 0.297 |" in text
+    assert "| VDC-Score (R) (quoted) | 55.7 |" in text
+    assert "| CLIPScore (toy) |" in text
+    assert "| Soft-MSD (toy) |" in text
+    assert "| Easy-CF (quoted) | 61.20 | 28.00 | 61.02 | 59.19 | 63.93 | 63.89 |" in text
+    assert "| UMIC (quoted) | – | 46.8 | – |" in text
+    assert "Soft-MSD (quoted) & 57.6 & 64.4 &" in tex
+    assert tex.count("\\begin{tabular}") == 3
+
+
+def test_an_aligner_is_used_for_the_score_and_not_for_clipscore(tmp_path):
+    from tiny_clip import make_tiny_clip
+
+    write_benchmarks(tmp_path / "data", images=6, size=(48, 40))
+    make_tiny_clip(tmp_path / "local" / "clip-l14")
+    clip = str(tmp_path / "local" / "clip-l14")
+    small = recipe(image={"source": clip}, text={"source": clip}, train={"steps": 1})
+    train(small, source(make_rows(tmp_path / "rows")), tmp_path / "run", options=TrainOptions(device="cpu"))
+    export(tmp_path / "run", tmp_path / "aligner")
+    command = ["--data", str(tmp_path / "data"), "--local", str(tmp_path / "local"), "-o", str(tmp_path / "out")]
+    command += ["--samples", "5", "--only", "coco-cf"]
+    assert paper_run.main([*command, "--aligner", str(tmp_path / "aligner")]) == 0
+    aligned = read_result(tmp_path / "out" / "aligned" / "bench" / "coco-cf.json")
+    assert aligned.metric("clipscore").encoder.startswith("clip-l14@")
+    assert aligned.metric("soft-msd").encoder.startswith("aligner@")
+    assert "| Easy-CF (aligner) |" in (tmp_path / "out" / "paper.md").read_text()
+
+
+def test_dry_run_draws_weights_and_data_and_says_so(tmp_path, monkeypatch):
+    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = {**tower, "vocab_size": 600, "max_position_embeddings": 77}
+    tiny = {"text": text, "vision": {**tower, "image_size": 32, "patch_size": 8}, "projection": 24}
+    monkeypatch.setattr(rehearsal, "FULL", {"clip-l14": tiny})
+    command = ["--random-weights", "--items", "3", "--device", "cpu", "--samples", "5", "-o", str(tmp_path / "out")]
+    assert paper_run.main([*command, "--only", "coco-cf"]) == 0
+    for name in ("paper.md", "paper.tex"):
+        assert paper_run.RANDOM in (tmp_path / "out" / name).read_text()
+    assert set(json.loads((tmp_path / "out" / "times.json").read_text())) == {"coco-cf"}

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import paper_run
 from msdscore.encoders.registry import list_encoders
-from msdscore.lab.benchmarks.protocols.counting import Figure
-from msdscore.lab.benchmarks.results.result import read_result
-from reproduce import campaign, studies
-from reproduce.__main__ import main
-from reproduce.published import ITEMS, PUBLISHED
-from reproduce.rehearsal import FULL, write_benchmarks, write_checkpoint
+from msdscore_lab.benchmarks.protocols.counting import Figure
+from msdscore_lab.benchmarks.results.result import read_result
+from msdscore_lab.paper import run as paper_run
+from msdscore_lab.paper.rehearsal import write_benchmarks, write_checkpoint
+from msdscore_lab.reproduce import campaign, studies
+from msdscore_lab.reproduce.__main__ import main
+from msdscore_lab.reproduce.published import COSINE, PUBLISHED
 
 TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 VISION = {**TOWER, "image_size": 32, "patch_size": 8}
@@ -48,11 +48,14 @@ def _run(folder, output, *more):
 
 @pytest.mark.slow
 def test_run_command_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys, monkeypatch):
-    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none") == 0
+    chosen = [word for name in campaign.GENERAL for word in ("-e", name)]
+    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none", *chosen) == 0
     written = json.loads((tmp_path / "reproduce.json").read_text())
     cells = written["cells"]
-    runs = {(e, b) for e in FULL for b in campaign.EVERY} | {("clip-l14", b) for b in ITEMS}
+    runs = {(e, b) for e in campaign.GENERAL for b in campaign.EVERY} | {("llava-1.5-7b", "caparena")}
+    runs |= {("clip-l14", b) for b in ("flickr8k-cf", "composite", "docent", "coco-cf")}
     assert {(cell["encoder"], cell["benchmark"]) for cell in cells} == runs
+    assert all("init:sample" in cell["signature"] for cell in cells if cell["metric"] == "msd")  # preset paper
     assert all(cell["signature"] and cell["command"] for cell in cells)
     assert written["summary"] == {"within": 0, "outside": 0, "not_judged": len(cells), "missing": 0}
     ranked = {cell["figure"] for cell in cells if cell["benchmark"] == "caparena" and cell["published"] is not None}
@@ -64,11 +67,12 @@ def test_run_command_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys,
     assert "crop:torchvision" in clipscore["signature"]
     assert "--encoder-option crop=torchvision" in clipscore["command"]
     page = (tmp_path / "reproduce.md").read_text()
+    assert "| benchmark or study | reproduced | not reproduced | not judged | not run |" in page
     assert "| clip-b32 | clipscore | accuracy/HC |" in page
     assert page.count("$ msdscore bench ") == len(runs)
     # The same command again loads no encoder and writes the same pages.
     monkeypatch.setattr(campaign, "load_encoder", lambda *_, **__: pytest.fail("loaded an encoder"))
-    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none") == 0
+    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none", *chosen) == 0
     assert (tmp_path / "reproduce.md").read_text() == page
     assert "0 missing" in capsys.readouterr().out
 
@@ -76,11 +80,16 @@ def test_run_command_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys,
 @pytest.mark.slow
 def test_studies_are_compared_and_missing_ones_have_a_reason(rehearsal, tmp_path):
     more = ("-e", "clip-l14", "-b", "coco-cf", "--study", "kappa", "--study", "timing", "--samples", "5")
-    assert _run(rehearsal, tmp_path, *more) == 3  # no captions for timing
+    folder = tmp_path / "without captions"
+    (folder / "data").mkdir(parents=True)
+    for name in ("sugarcrepe", "coco-cf"):
+        (folder / "data" / name).symlink_to(rehearsal / "data" / name)
+    (folder / "checkpoints").symlink_to(rehearsal / "checkpoints")
+    assert _run(folder, tmp_path, *more) == 3  # no captions for timing
     cells = {cell["cell"]: cell for cell in json.loads((tmp_path / "reproduce.json").read_text())["cells"]}
     kappa = cells["clip-l14, study kappa, sugarcrepe, kappa=20, msd, headline"]
     assert kappa["published"] == 74.58
-    assert kappa["within"] is (abs(kappa["difference"]) <= kappa["tolerance"])
+    assert (kappa["within"], kappa["reason"]) == (None, "not judged: 28 of 7,511 items were scored")
     assert "study kappa --root" in kappa["command"]
     timing = cells["clip-l14, study timing, buckets, overall, Soft-MSD"]
     assert timing["ours"] is None
@@ -99,6 +108,8 @@ def test_study_values_belong_to_a_step_of_the_paper():
     table = {
         "name": "same_alpha",
         "headline": "accuracy/mean",
+        "benchmark": "sugarcrepe",
+        "counted": 7511,
         "rows": [{**figure.row, "accuracy/mean": {"value": 0.7, "low": 0.68, "high": 0.72, "n": 7511}}],
     }
     cell = studies.study_cell(figure, {"tables": [table]}, "", "command", None)
@@ -108,6 +119,7 @@ def test_study_values_belong_to_a_step_of_the_paper():
     assert near.tolerance == pytest.approx(0.005 + 196 * (0.74 * 0.26 / 100) ** 0.5, abs=1e-4)
     assert near.within
     assert studies.study_cell(figure, {"tables": [table]}, "", "command", 9).within is None
+    assert studies.study_cell(figure, {"tables": [{**table, "counted": 70}]}, "", "command", None).within is None
     assert studies.study_cell(figure, {"tables": []}, "", "command", None).ours is None
 
 
@@ -149,15 +161,15 @@ def test_half_precision_scores_widen_the_tolerance(rehearsal, tmp_path):
     assert _run(rehearsal, tmp_path, "-e", "clip-b32", "-b", "sugarcrepe", "--samples", "5") == 0
     path = tmp_path / "results" / "clip-b32" / "sugarcrepe.json"
     result, table = read_result(path), pq.read_table(path.with_suffix(".parquet"))
-    at = table.column_names.index("cosine")
+    at = table.column_names.index(COSINE)
     size = len(table)
 
     def tolerances(gap):
-        scores = pa.array([[0.25 + gap, 0.25]] * size, table.schema.field("cosine").type)
-        other = table.set_column(at, table.schema.field("cosine"), scores)
+        scores = pa.array([[0.25 + gap, 0.25]] * size, table.schema.field(COSINE).type)
+        other = table.set_column(at, table.schema.field(COSINE), scores)
         metrics = tuple(replace(one, figures=(Figure("accuracy/add_att", 1.0, None, 4),)) for one in result.metrics)
         cells = campaign.compare("clip-b32", replace(result, metrics=metrics), "command", other)
-        return [cell.tolerance for cell in cells if (cell.metric, cell.figure) == ("cosine", "accuracy/add_att")]
+        return [cell.tolerance for cell in cells if (cell.metric, cell.figure) == (COSINE, "accuracy/add_att")]
 
     assert tolerances(0.01) == [pytest.approx(0.005 + 25, abs=0.01)]  # one of four items
     assert tolerances(0.00001) == [pytest.approx(0.005 + 225, abs=0.01)]  # in half precision all four are ties

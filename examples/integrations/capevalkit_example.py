@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from msdscore.integrations.capevalkit import caption_metric
+from msdscore_lab.harnesses.capevalkit import caption_metric
 from msdscore.scorer import shared_scorer
 
 

@@ -63,7 +63,10 @@ if __name__ == "__main__":
     import numpy as np
 
     red, blue = (np.full((64, 64, 3), colour, dtype=np.uint8) for colour in ((220, 30, 30), (40, 80, 210)))
-    images = [ImageObject(image_id=str(n), image_data=one, metadata={"caption": "a red square"}) for n, one in enumerate((red, blue))]
+    images = [
+        ImageObject(image_id=str(n), image_data=one, metadata={"caption": "a red square"})
+        for n, one in enumerate((red, blue))
+    ]
     stage = CaptionFilterStage(spec=ScorerSpec(encoder="toy"), by="similarity", least=0.2)
     stage.setup()
     for image in stage.process(ImageBatch(dataset_name="demo", data=images)).data:

@@ -2,7 +2,7 @@
 
 import csv
 
-from msdscore.lab.benchmarks.base import Benchmark, ItemSet, Rated
+from msdscore_lab.benchmarks.base import Benchmark, ItemSet, Rated
 
 
 def read(root):

@@ -8,7 +8,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place
 from msdscore.encoders.base import Features, TokenLayout
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout
+from msdscore.encoders.vision.batches import patch_mask
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout
 
 CLASSES = ["cat", "cup", "rocket", "woman"]  # the classes of your network, in order
 
@@ -19,7 +20,7 @@ def load(device="auto", dtype="auto", weights=""):
     network = timm.create_model("vit_tiny_patch16_224", num_classes=len(CLASSES), checkpoint_path=weights)
     network = network.eval().to(where.device, where.dtype)
     signed = f"classes@{weights or 'random'}"  # first part of the signature of every score
-    return ClassEncoder(network, Identity("classes", signed, where, SharedOptions(pool="mean")))
+    return ClassEncoder(network, Identity("classes", signed, where, SharedOptions()))
 
 
 class ClassEncoder(Backbone):
@@ -32,7 +33,7 @@ class ClassEncoder(Backbone):
         patches = self._model.patch_embed
         states = self._model.forward_features(self._pixels(images))[:, self._model.num_prefix_tokens :]
         layout = tuple(patch_layout(image.view, patches.grid_size, patches.patch_size) for image in images)
-        return Features(states.float(), mask_of(layout), None, layout)
+        return Features(states.float(), patch_mask(layout), None, layout)
 
     def _read(self, texts):
         words = [[match for match in re.finditer(r"\w+", text) if match[0].lower() in CLASSES] for text in texts]

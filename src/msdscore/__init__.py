@@ -3,11 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from msdscore.threads import wait_passively
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
     from msdscore.encoders.base import Embeddings, Encoder
-    from msdscore.encoders.registry import list_encoders, load_encoder, register
+    from msdscore.encoders.cached import CacheSettings
+    from msdscore.encoders.registry import EncoderRow, list_encoders, load_encoder, register_encoder
     from msdscore.errors import (
         CaptionError,
         ConfigError,
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from msdscore.forms.evidence import Evidence
     from msdscore.forms.paper import Paper
     from msdscore.io.images import ImageLimits
+    from msdscore.io.inputs.columns import ColumnNames
+    from msdscore.run.rows import RunOptions, ScoredFile
+    from msdscore.samples import sample_image
     from msdscore.scorer import Scorer
     from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
     from msdscore.scoring.results import Score, Scores
@@ -35,7 +40,8 @@ _EXPORTS = {
     name: f"msdscore.{module}"
     for module, names in {
         "encoders.base": "Embeddings Encoder",
-        "encoders.registry": "list_encoders load_encoder register",
+        "encoders.cached": "CacheSettings",
+        "encoders.registry": "EncoderRow list_encoders load_encoder register_encoder",
         "errors": "CaptionError ConfigError ImageError InputError MSDScoreError MissingExtraError RowError RunError "
         "UnknownNameError WeightsError",
         "explain.explanation": "Explanation Explanations",
@@ -43,6 +49,9 @@ _EXPORTS = {
         "forms.evidence": "Evidence",
         "forms.paper": "Paper",
         "io.images": "ImageLimits",
+        "io.inputs.columns": "ColumnNames",
+        "run.rows": "RunOptions ScoredFile",
+        "samples": "sample_image",
         "scorer": "Scorer",
         "scoring.bank": "NamedBank build_bank load_bank save_bank",
         "scoring.results": "Score Scores",
@@ -51,15 +60,17 @@ _EXPORTS = {
     for name in names.split()
 }
 __all__ = [
-    "CaptionError", "ConfigError", "Embeddings", "Encoder", "Evidence", "Explanation", "Explanations", "ImageError",
-    "ImageLimits", "InputError", "MSDScoreError", "Measurement", "MissingExtraError", "NamedBank", "Paper", "RowError",
-    "RunError", "Score", "Scorer", "ScorerSpec", "Scores", "UnknownNameError", "WeightsError", "__version__",
-    "build_bank", "list_encoders", "load_bank", "load_encoder", "register", "save_bank",
+    "CacheSettings", "CaptionError", "ColumnNames", "ConfigError", "Embeddings", "Encoder", "EncoderRow", "Evidence",
+    "Explanation", "Explanations", "ImageError", "ImageLimits", "InputError", "MSDScoreError", "Measurement",
+    "MissingExtraError", "NamedBank", "Paper", "RowError", "RunError", "RunOptions", "Score", "ScoredFile", "Scorer",
+    "ScorerSpec", "Scores", "UnknownNameError", "WeightsError", "__version__", "build_bank", "list_encoders",
+    "load_bank", "load_encoder", "register_encoder", "sample_image", "save_bank",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
+        wait_passively()  # before the module imports torch
         return getattr(import_module(_EXPORTS[name]), name)
     raise AttributeError(f"module 'msdscore' has no attribute {name!r}")
 

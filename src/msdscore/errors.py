@@ -93,14 +93,12 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, near: Sequence[s
     return UnknownNameError(f"unknown {kind} {shortened(name)!r}.{guess} Known: {', '.join(names) or 'none'}")
 
 
-def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional library, or raise an error that names the extra to install."""
+def require(module: str, *, extra: str, of: str = "msdscore") -> ModuleType:
+    """Import an optional library, or raise an error that names the extra of a distribution to install."""
     package = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise MissingExtraError(
-            f"{package} is needed here; install it with: pip install 'msdscore[{extra}]'"
-        ) from error
+        raise MissingExtraError(f"{package} is needed here; install it with: pip install '{of}[{extra}]'") from error

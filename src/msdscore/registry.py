@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from traceback import extract_tb
 from typing import Any, Generic, Protocol, TypeVar
 
-from msdscore.errors import ConfigError, MSDScoreError, unknown_name
+from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, unknown_name
 
 _IMPORT = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
@@ -185,6 +185,8 @@ def resolve(target: str, owner: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         if isinstance(error, MSDScoreError):
             raise
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise MissingExtraError(f"{owner} needs torch; install it with: pip install 'msdscore[hf]'") from error
         raise ConfigError(f"the loader {target!r} of {owner} cannot be imported ({error})") from error
     if not callable(loaded):
         raise ConfigError(f"the loader {target!r} of {owner} should be a callable")

@@ -2,13 +2,15 @@
 
 import os.path
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import fields
-from functools import lru_cache
+from dataclasses import fields, replace
+from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from PIL.Image import Image
 
@@ -21,19 +23,23 @@ from msdscore.forms.references import check_references
 from msdscore.forms.registry import FORMS
 from msdscore.forms.registry import preset as named_preset
 from msdscore.io.images import ImageLimits, ImageSource
-from msdscore.io.tar import TarImage, is_image_name
+from msdscore.io.tar import is_image_name
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers, Score, Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
+from msdscore.threads import use as use_threads
 
 if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
     from msdscore.explain.explanation import Explanation, Explanations
     from msdscore.io.inputs.columns import ColumnNames
+    from msdscore.run.rows import RunOptions, ScoredFile
     from msdscore.scoring.stream import ImageAndCaption
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
+RECENT = 64 << 20  # bytes of vectors of recent images and captions, for calls with a single image
+Errors = Literal["raise", "row"]  # raise the first error, or return a row with it
 ScorerLike: TypeAlias = "Scorer | ScorerSpec | str"  # accepted by every integration: a str is the name of an encoder
 
 
@@ -41,22 +47,26 @@ class Scorer:
     """Scores captions against images with one encoder and one configuration.
 
     `Scorer()` is the embedded default encoder `mini` with the evidence form: similarity, plus `precision` (is what is
-    said true of this image?), plus `information` (how much does it tell?), minus `doubt` (how much of it is probably
-    invented?). `Scorer(..., preset="short")` is the paper's score for captions of a sentence, `preset="long"` for
+    said true of this image?), plus `information` (how much does it tell?), minus `penalty` (for words in doubt).
+    `Scorer(..., form="short")` is the paper's score for captions of a sentence, `preset="long"` for
     captions of a paragraph; a form with other settings, such as `Evidence(balance=0.25)`, can be passed instead.
 
     Args:
         encoder: Name, hub name or folder of an encoder, `module:attribute`, or a loaded encoder.
-        preset: Name of a preset, or a form with its settings; by default, the encoder's.
+        form: A form with its settings, or the name of a preset; by default, the encoder's.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        dtype: `auto`, `float32`, `float16` or `bfloat16`.
+        revision: Revision of weights on the hub.
+        verify: Read every byte of the weights; otherwise large files are checked by a sample.
         bank: Bank of background images, or the path of one; by default, the encoder's.
         batch_size: Number of images that are encoded together; by default, chosen for the device.
         limits: Limits on the size of images.
+        threads: Number of CPU threads of this process; by default, one per core that it may use.
         cache: Folder in which embeddings are stored for later runs, or its settings.
-        options: `device`, `dtype`, `revision`, `verify` (read every byte of the weights) and the options of the
-            encoder's family.
+        options: Options of the encoder's family, such as `long_text="cut"`.
 
     Raises:
-        ConfigError: If a setting is invalid, or the preset needs a bank and the encoder has none.
+        ConfigError: If a setting is invalid, or the form needs a bank and the encoder has none.
 
     >>> from PIL import Image
     >>> scorer = Scorer("toy")
@@ -69,38 +79,50 @@ class Scorer:
 
     pipeline: Pipeline  # from images and captions to numbers
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # settings that users pass by name
         self,
         encoder: str | Encoder = DEFAULT_ENCODER,
-        preset: Form | str | None = None,
+        form: Form | str | None = None,
         *,
+        device: str = "auto",
+        dtype: str = "auto",
+        revision: str | None = None,
+        verify: bool = False,
         bank: NamedBank | str | Path | None = None,
         batch_size: int | None = None,
         limits: ImageLimits | None = None,
         cache: CacheSettings | str | Path | None = None,
+        threads: int | None = None,
         **options: Any,
     ) -> None:
         _reject_settings(options)
         disk = CacheSettings(folder=str(cache)) if isinstance(cache, str | Path) else cache
         if not isinstance(encoder, str):
-            if options:
-                raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(options)}")
+            given = {"device": device, "dtype": dtype, "revision": revision, "verify": verify}
+            defaults = {"device": "auto", "dtype": "auto", "revision": None, "verify": False}
+            names = [*options, *(name for name, value in given.items() if value != defaults[name])]
+            if names:
+                raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(names)}")
             self._spec = None
+            use_threads(threads)
             encoder = encoder if disk is None else CachedEncoder(encoder, disk=disk)
-            form = named_preset(preset) if isinstance(preset, str) else preset
+            form = named_preset(form) if isinstance(form, str) else form
             known = load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
             self.pipeline = Pipeline(encoder, form, bank=known, limits=limits, batch_size=batch_size)
             return
-        loading = {name: options.pop(name) for name in ("device", "dtype", "revision", "verify") if name in options}
         spec = ScorerSpec(
             encoder=encoder,
-            config=preset,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            verify=verify,
+            form=form,
             bank=None if bank is None or isinstance(bank, NamedBank) else str(bank),
             limits=limits or ImageLimits(),
             batch_size=batch_size,
             cache=disk,
+            threads=threads,
             options=tuple(options.items()),
-            **loading,
         )
         self._spec = None if isinstance(bank, NamedBank) else spec
         self.pipeline = spec.build(bank=bank if isinstance(bank, NamedBank) else None)
@@ -122,15 +144,20 @@ class Scorer:
             )
         return self._spec
 
+    @cached_property
+    def _recent(self) -> Pipeline:
+        """The same pipeline with a small cache: another caption of a recent image costs only the caption."""
+        return self.pipeline if isinstance(self.encoder, CachedEncoder) else self.pipeline.caching(memory=RECENT)
+
     @property
     def encoder(self) -> Encoder:
         """The encoder."""
         return self.pipeline.encoder
 
     @property
-    def config(self) -> Form:
-        """The settings of the score."""
-        return self.pipeline.config
+    def form(self) -> Form:
+        """The form of the score, with its settings."""
+        return self.pipeline.form
 
     @property
     def bank(self) -> NamedBank | None:
@@ -145,13 +172,16 @@ class Scorer:
     def __repr__(self) -> str:
         return f"Scorer({self.encoder.name!r}, {self.signature}, device={self.encoder.device})"
 
-    def score(self, image: ImageSource, caption: str, references: Sequence[str] | None = None) -> Score:
+    def score(
+        self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, errors: Errors = "raise"
+    ) -> Score:
         """Score one caption of an image.
 
         Args:
             image: Path, bytes, open file, Pillow image, array, tensor, or a dictionary with `bytes` or `path`.
             caption: The caption.
             references: Captions of the same image by people; one that equals the caption is left out with a warning.
+            errors: `raise` for an image or caption that cannot be read, or return a `row` with the error.
 
         Returns:
             The score. A single caption has no candidate set, so its `soft_msd` is its `msd`. With `references` it has
@@ -161,15 +191,23 @@ class Scorer:
             ImageError: If the image cannot be read.
             CaptionError: If the caption cannot be read.
         """
-        return self.rank(image, [caption], references)[0]
+        return self.rank(image, [caption], references, errors=errors)[0]
 
-    def rank(self, image: ImageSource, captions: Iterable[str], references: Sequence[str] | None = None) -> Scores:
+    def rank(
+        self,
+        image: ImageSource,
+        captions: Iterable[str],
+        references: Sequence[str] | None = None,
+        *,
+        errors: Errors = "raise",
+    ) -> Scores:
         """Score captions of one image as a candidate set.
 
         Args:
             image: An image as for `score`.
             captions: At least one caption.
             references: Captions of the same image by people.
+            errors: `raise` the first error, or return a `row` with the error.
 
         Returns:
             One score per caption. `ranking` and `best` order them by Soft-MSD, or by `ref_msd` with `references`.
@@ -182,30 +220,33 @@ class Scorer:
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
         _reject_swapped(image, texts)
-        return self._candidate_set([image], texts, None if references is None else check_references(references))
+        known = None if references is None else check_references(references)
+        return self._candidate_set([image], texts, known, errors)
 
-    def rank_images(self, caption: str, images: Iterable[ImageSource]) -> Scores:
+    def rank_images(self, images: Iterable[ImageSource], caption: str, *, errors: Errors = "row") -> Scores:
         """Score images for one caption, such as those generated from a prompt, as a candidate set.
 
         Args:
-            caption: The caption.
             images: At least one image.
+            caption: The caption.
+            errors: `raise` the first error, or return a `row` with the error.
 
         Returns:
             One score per image. `ranking` has the indices of the images from best to worst by Soft-MSD, whose
-            uncertainty is that of the caption's similarities with the images. An image that cannot be read is a row
-            with an error.
+            uncertainty is that of the caption's similarities with the images; `best` is the first image. An image that
+            cannot be read is a row with an error.
 
         >>> from PIL import Image
         >>> squares = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red")]
-        >>> Scorer("toy").rank_images("a red square", squares).ranking
+        >>> Scorer("toy").rank_images(squares, "a red square").ranking
         (1, 0)
         """
         sources = _listed(images)
         if not sources:
             raise ConfigError("rank_images needs a list of at least one image; score takes a single one")
         count = len(sources)
-        return self._scores(sources, [caption] * count, range(count), [0] * count, [], lambda done, total: None)
+        pairs = _Pairs(sources, [caption] * count, range(count), [0] * count)
+        return replace(self._scores(pairs, lambda done, total: None, errors), images=tuple(sources))
 
     def compare(self, caption: str, references: Sequence[str]) -> Score:
         """Compare a caption with references, without an image.
@@ -221,67 +262,62 @@ class Scorer:
         >>> score.reference_count, score.warnings
         (2.0, ['no image: compared with the references only'])
         """
-        return self._candidate_set([], [caption], check_references(references))[0]
+        return self._candidate_set([], [caption], check_references(references), "raise")[0]
 
     def _candidate_set(
-        self, images: Sequence[ImageSource], captions: Sequence[str], references: Sequence[str] | None
+        self, images: Sequence[ImageSource], captions: Sequence[str], references: Sequence[str] | None, errors: Errors
     ) -> Scores:
-        """Score captions of one image, or of none, as a candidate set; raise the first error."""
+        """Score captions of one image, or of none, as a candidate set."""
         # A caption is read once, for the image and for the references.
-        pipeline = self.pipeline if references is None else self.pipeline.remembering_texts()
+        pipeline = self._recent if references is None else self._recent.remembering_texts()
         count = len(captions)
         lists = [] if references is None else [references] * count
         rows = pipeline.score(pipeline.decode(images), captions, [len(images) - 1] * count, references=lists)
-        for row in rows:
-            if isinstance(row, RowError):
-                raise row
-        return Scores.of(captions, rows, [0] * count, self.config, self.signature)
+        _raise_first(rows, errors)
+        return Scores.of(captions, rows, [0] * count, self.form, self.signature)
 
     def score_batch(
         self,
-        images: Sequence[ImageSource] | ImageSource,
-        captions: Sequence[str],
+        images: Iterable[ImageSource],
+        captions: Iterable[str],
         *,
         owner: Iterable[int] | None = None,
-        references: Sequence[Sequence[str] | None] | Sequence[str] | None = None,
+        references: Iterable[Sequence[str] | None] | None = None,
         progress: Progress = lambda done, total: None,
+        errors: Errors = "row",
     ) -> Scores:
-        """Score many pairs of images and captions.
+        """Score many pairs of images and captions; `rank` scores captions of a single image.
 
         Args:
-            images: One image per caption, each scored separately; or one image, whose captions are a candidate set.
+            images: One image per caption, each scored separately: a list, array or column.
             captions: The captions.
             owner: Image index of each caption; captions of one image are then a candidate set.
-            references: References of each image, or None for an image without; for a single image also its list.
+            references: References of each image, or None for an image without.
             progress: Called with the number of finished captions and their total.
+            errors: `raise` the first error, or return a `row` of NaN with a message in `errors`.
 
         Returns:
-            One score per caption, in their order. An image or caption that cannot be read is a row of NaN with a
-            message in `errors`.
+            One score per caption, in their order.
 
         >>> from PIL import Image
-        >>> Scorer("toy").score_batch(Image.new("RGB", (64, 64), "red"), ["a blue square", "a red square"]).best
-        'a red square'
+        >>> squares = [Image.new("RGB", (64, 64), colour) for colour in ("blue", "red")]
+        >>> len(Scorer("toy").score_batch(squares, ["a blue square", "a red square"]))
+        2
         """
-        texts = _listed(captions)
-        # A single image, not a sequence of images; an array of two or three dimensions is an image.
-        kinds = (str, bytes, bytearray, Path, TarImage, Mapping, Image)
-        is_image = isinstance(images, kinds) or hasattr(images, "read") or getattr(images, "ndim", 4) < 4
-        lone = owner is None and is_image
-        sources: list[Any] = [images] if lone else _listed(images)  # type: ignore[arg-type]
+        sources, texts = _listed(images), _listed(captions)
         if not sources or not texts:
-            raise ConfigError("expected a list of at least one image and a list of at least one caption")
-        if owner is None and not lone and len(sources) != len(texts):
+            raise ConfigError(
+                "expected lists of at least one image and one caption; for captions of a single image use rank"
+            )
+        if owner is None and len(sources) != len(texts):
             raise ConfigError(
                 f"expected one image per caption, got {len(sources)} and {len(texts)}; for several captions of one "
-                "image pass a single image, or owner=, the image index of each caption"
+                "image use rank, or pass owner=, the image index of each caption"
             )
-        if owner is None:
-            owner = [0] * len(texts) if lone else range(len(texts))
-        numbers = _owners(owner, len(texts), len(sources))
-        lists = _reference_lists(references, len(sources), lone=lone)
-        own = [lists[image] for image in numbers] if lists else []
-        return self._scores(sources, texts, numbers, numbers, own, progress)
+        numbers = list(range(len(texts))) if owner is None else _owners(owner, len(texts), len(sources))
+        lists = _reference_lists(references, len(sources))
+        pairs = _Pairs(sources, texts, numbers, numbers, [lists[image] for image in numbers] if lists else [])
+        return self._scores(pairs, progress, errors)
 
     def score_table(
         self,
@@ -291,6 +327,7 @@ class Scorer:
         images: str | Path | None = None,
         prefix: str = "",
         progress: Progress = lambda done, total: None,
+        errors: Errors = "row",
     ) -> Any:
         """Score the rows of a table.
 
@@ -305,6 +342,7 @@ class Scorer:
             images: Folder of relative paths.
             prefix: Prefix of the names of added columns.
             progress: Called with the number of finished captions and their total.
+            errors: `raise` the first error, or return a `row` with the error.
 
         Returns:
             The table with the columns of the scores at its end; a pyarrow Table unless it was a DataFrame.
@@ -323,42 +361,69 @@ class Scorer:
         sources = {pair.image_key: pair.image for pair in pairs if pair.image is not None}
         numbers = {key: number for number, key in enumerate(sources)}
         sets = {key: number for number, key in enumerate(dict.fromkeys(pair.candidate_set for pair in pairs))}
-        scores = self._scores(
+        columns_of_pairs = _Pairs(
             list(sources.values()),
             [pair.caption for pair in pairs],
             [numbers.get(pair.image_key, -1) for pair in pairs],
             [sets[pair.candidate_set] for pair in pairs],
             [pair.references for pair in pairs] if any(pair.references is not None for pair in pairs) else [],
-            progress,
         )
+        scores = self._scores(columns_of_pairs, progress, errors)
         return with_scores(given, pairs, scores, names, prefix)
 
-    def _scores(
-        self,
-        images: Sequence[ImageSource],
-        captions: Sequence[str],
-        owner: Sequence[int],
-        sets: Sequence[int],
-        references: Sequence[Sequence[str] | None],
-        progress: Progress,
-    ) -> Scores:
+    def _scores(self, pairs: "_Pairs", progress: Progress, errors: Errors) -> Scores:
         from msdscore.scoring.stream import score_batches, split_pairs
 
-        batches = split_pairs(images, captions, owner, size=self.pipeline.batch_size, references=references)
+        captions = pairs.captions
+        batches = split_pairs(
+            pairs.images, captions, pairs.owner, size=self.pipeline.batch_size, references=pairs.references
+        )
         rows: dict[int, Numbers | RowError] = {}
         progress(0, len(captions))
         results = score_batches(self.pipeline, (batch for _, batch in batches))
         for (chosen, _), scored in zip(batches, results, strict=True):
+            _raise_first(scored, errors)
             rows.update(zip(chosen, scored, strict=True))
             progress(len(rows), len(captions))
-        return Scores.of(captions, [rows[n] for n in range(len(captions))], sets, self.config, self.signature)
+        return Scores.of(captions, [rows[n] for n in range(len(captions))], pairs.sets, self.form, self.signature)
 
-    def stream(self, rows: "Iterable[ImageAndCaption]") -> Iterator[Score]:
+    def score_file(
+        self,
+        rows: str | Path,
+        output: str | Path,
+        *,
+        images: str | Path | None = None,
+        columns: "ColumnNames | None" = None,
+        options: "RunOptions | None" = None,
+        progress: Progress = lambda done, total: None,
+    ) -> "ScoredFile":
+        """Score the rows of a file into another file, as `msdscore score` does; an interrupted call is resumed.
+
+        Args:
+            rows: File of rows: JSON lines, JSON, CSV, TSV, Parquet, a saved dataset or a tar.
+            output: Output file, by its suffix: Parquet, JSON lines, JSON, CSV or TSV.
+            images: Folder of relative paths.
+            columns: Names of the input columns, if they are not the usual ones.
+            options: Options of the run, such as `RunOptions(overwrite=True)`.
+            progress: Called with the number of finished rows and their total.
+
+        Returns:
+            A summary with the numbers of scored and failed rows. Errors of rows are in the column `error`.
+        """
+        from msdscore.io.inputs.columns import ColumnNames
+        from msdscore.io.inputs.rows import open_rows
+        from msdscore.run.rows import score_rows
+
+        with open_rows(rows, images=images, columns=columns or ColumnNames()) as source:
+            return score_rows(self.pipeline, source, Path(output), options, progress=progress)
+
+    def stream(self, rows: "Iterable[ImageAndCaption]", *, errors: Errors = "row") -> Iterator[Score]:
         """Score any number of rows lazily, in constant memory.
 
         Args:
             rows: Pairs `(image, caption)`, or mappings with `image` and `caption`. A list of captions, in a pair or
                 under `captions`, is a candidate set. A mapping may have `references`, and then needs no image.
+            errors: `raise` the first error, or yield a `row` with the error.
 
         Yields:
             One score per caption; a row that cannot be scored has an `error`.
@@ -372,7 +437,8 @@ class Scorer:
 
         with closing(stream_batches(self.pipeline, row_batches(rows, self.pipeline.batch_size))) as results:
             for batch, scored, _ in results:
-                yield from Scores.of(batch.captions, scored, batch.rows, self.config, self.signature)
+                _raise_first(scored, errors)
+                yield from Scores.of(batch.captions, scored, batch.rows, self.form, self.signature)
 
     def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement[Any]:
         """Compute similarities and terms of many captions.
@@ -411,15 +477,16 @@ class Scorer:
         Returns:
             The score with its terms per word and per region, to show in a notebook or to `save`.
         """
-        return self.contrast(image, [caption], references, doubt=doubt)[0]
+        return self.explain_many(image, [caption], references, doubt=doubt)[0]
 
     def explain_batch(
         self,
         images: Sequence[ImageSource],
         captions: Sequence[str],
         *,
-        references: Sequence[Sequence[str] | None] | None = None,
+        references: Iterable[Sequence[str] | None] | None = None,
         doubt: float = ZERO,
+        errors: Errors = "row",
     ) -> "list[Explanation | RowError]":
         """Explain many pairs.
 
@@ -428,6 +495,7 @@ class Scorer:
             captions: The captions.
             references: References of each image, or None for an image without.
             doubt: Words with a lower p-value are in doubt.
+            errors: `raise` the first error, or return it as a `row`, in place of the explanation.
 
         Returns:
             One explanation per caption, or the error of an item that cannot be read.
@@ -447,11 +515,13 @@ class Scorer:
                 )
         if len(sources) != len(texts):
             raise ConfigError(f"expected one image per caption, got {len(sources)} and {len(texts)}")
-        lists = _reference_lists(references, len(sources), lone=False)
+        lists = _reference_lists(references, len(sources))
         known = [None if own is None else check_references(own) for own in lists]
-        return list(explain_pairs(self.pipeline, sources, texts, known, doubt=doubt))
+        explained = list(explain_pairs(self.pipeline, sources, texts, known, doubt=doubt))
+        _raise_first(explained, errors)
+        return explained
 
-    def contrast(
+    def explain_many(
         self,
         image: ImageSource,
         captions: Iterable[str],
@@ -475,11 +545,12 @@ class Scorer:
         texts = _listed(captions)
         _reject_swapped(image, texts)
         known = None if references is None else check_references(references)
-        return explain(self.pipeline, image, texts, known, doubt=doubt)
+        return explain(self._recent, image, texts, known, doubt=doubt)
 
 
-_loading = threading.Lock()
-_load = lru_cache(maxsize=4)(Scorer.from_spec)  # a process rarely needs two
+_SHARED = 4  # scorers that stay loaded; a process rarely needs two
+_scorers: OrderedDict[ScorerSpec, Future[Scorer]] = OrderedDict()  # the least recently used first
+_scorers_lock = threading.Lock()  # never locked while a scorer is loaded: that may load another one
 
 
 def described(given: ScorerLike) -> Scorer | ScorerSpec:
@@ -504,8 +575,22 @@ def shared_scorer(given: ScorerLike) -> Scorer:
     spec = described(given)
     if isinstance(spec, Scorer):
         return spec
-    with _loading:  # evaluation harnesses call from several threads, and weights must not be loaded twice
-        return _load(spec)
+    # Evaluation harnesses call from several threads, and weights must not be loaded twice.
+    with _scorers_lock:
+        is_first = spec not in _scorers
+        future = _scorers.setdefault(spec, Future())
+        _scorers.move_to_end(spec)
+        while len(_scorers) > _SHARED:
+            _scorers.popitem(last=False)
+    if is_first:
+        try:
+            future.set_result(Scorer.from_spec(spec))
+        except BaseException as error:  # noqa: BLE001, it is raised below, in every waiting thread
+            with _scorers_lock:
+                if _scorers.get(spec) is future:
+                    del _scorers[spec]
+            future.set_exception(error)
+    return future.result()
 
 
 def _reject_settings(options: Mapping[str, Any]) -> None:
@@ -531,22 +616,41 @@ def _reject_swapped(image: object, captions: Sequence[object]) -> None:
         )
 
 
-def _reference_lists(references: Any, images: int, *, lone: bool) -> list[Sequence[str] | None]:
+class _Pairs(NamedTuple):
+    """Captions to score, the index of each one's image (-1: none) and candidate set, and their references."""
+
+    images: Sequence[ImageSource]
+    captions: Sequence[str]
+    owner: Sequence[int]
+    sets: Sequence[int]
+    references: Sequence[Sequence[str] | None] = ()
+
+
+def _raise_first(rows: Iterable[object], errors: Errors) -> None:
+    if errors not in get_args(Errors):
+        raise ConfigError(f"errors must be 'raise' or 'row', got {errors!r}")
+    error = next((row for row in rows if isinstance(row, RowError)), None)
+    if error is not None and errors == "raise":
+        raise error
+
+
+def _reference_lists(references: Any, images: int) -> list[Sequence[str] | None]:
     """Return the references of each image; an empty list if there are none at all."""
     if references is None:
         return []
     lists = _listed(references)
-    if lone and lists and all(isinstance(text, str) for text in lists):
-        lists = [lists]
     if len(lists) != images or any(isinstance(own, str) for own in lists):
         raise ConfigError(f"expected one list of references per image, got {len(lists)} for {images} images")
     return [None if own is None else list(own) for own in lists]
 
 
 def _listed(items: Iterable[Item]) -> list[Item]:
-    """Return the items as a list; empty for a bare string, path, image or non-iterable."""
-    lone = isinstance(items, str | bytes | Path | Image) or not isinstance(items, Iterable)
-    return [] if lone else list(items)
+    """Return the items of a list, array or column; empty for a single image or text, a mapping or a non-iterable."""
+    lone = isinstance(items, str | bytes | bytearray | Path | Image | Mapping) or hasattr(items, "read")
+    # An array of numbers with two or three dimensions is one image; one of paths or objects is a column.
+    if getattr(items, "ndim", 1) in (2, 3) and getattr(getattr(items, "dtype", None), "kind", "f") not in "OUST":
+        lone = True
+    return [] if lone or not isinstance(items, Iterable) else list(items)
 
 
 def _owners(owner: Iterable[int], captions: int, images: int) -> list[int]:

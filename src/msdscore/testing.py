@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import torch
 from PIL import Image
 
+from msdscore.core.arrays import to_numpy
 from msdscore.encoders.base import (
     Embeddings,
     Encoder,
@@ -57,10 +57,9 @@ def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iter
         yield f"prepare must return msdscore.encoders.base.Prepared, got {type(prepared[0]).__name__}"
         return
     tolerance = 2e-2 if computes_in_half(encoder) else 1e-4
-    with torch.no_grad():
-        seen, read = prepare_and_encode(encoder, images), encoder.encode_texts(captions)
-        single_images = [prepare_and_encode(encoder, [image]) for image in images]
-        single_texts = [encoder.encode_texts([caption]) for caption in captions]
+    seen, read = _on_host(prepare_and_encode(encoder, images)), _on_host(encoder.encode_texts(captions))
+    single_images = [_on_host(prepare_and_encode(encoder, [image])) for image in images]
+    single_texts = [_on_host(encoder.encode_texts([caption])) for caption in captions]
     for name, batch, single in (("encode_images", seen, single_images), ("encode_texts", read, single_texts)):
         shapes = list(_shape_faults(name, batch, len(single)))
         yield from shapes
@@ -75,6 +74,11 @@ def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iter
     yield from _token_faults(read, captions)
 
 
+def _on_host(batch: Embeddings) -> Embeddings:
+    """Return a batch as NumPy arrays."""
+    return Embeddings(to_numpy(batch.points), to_numpy(batch.mask), to_numpy(batch.pooled), batch.layout)
+
+
 def _noise(size: tuple[int, int], seed: int) -> Image.Image:
     width, height = size
     coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
@@ -85,21 +89,21 @@ def _shape_faults(name: str, batch: Embeddings, count: int) -> Iterator[str]:
     points, mask, pooled = batch.points, batch.mask, batch.pooled
     if points.ndim != 3 or points.shape[0] != count:
         yield f"{name}: points must have the shape ({count}, points, dim), got {tuple(points.shape)}"
-    if mask.dtype != torch.bool or mask.shape != points.shape[:2]:
+    if mask.dtype != bool or mask.shape != points.shape[:2]:
         yield f"{name}: mask must be bool of shape {tuple(points.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}"
     if pooled.ndim != 2 or pooled.shape[0] != count:
         yield f"{name}: pooled must have the shape ({count}, dim), got {tuple(pooled.shape)}"
-    if points.dtype != torch.float32 or pooled.dtype != torch.float32:
+    if points.dtype != np.float32 or pooled.dtype != np.float32:
         yield f"{name}: points and pooled must be float32, got {points.dtype} and {pooled.dtype}"
     if len(batch.layout) != count:
         yield f"{name}: layout must have one entry per item, got {len(batch.layout)} for {count}"
 
 
 def _vector_faults(name: str, batch: Embeddings, captions: Sequence[str]) -> Iterator[str]:
-    if not (torch.isfinite(batch.points).all() and torch.isfinite(batch.pooled).all()):
+    if not (np.isfinite(batch.points).all() and np.isfinite(batch.pooled).all()):
         yield f"{name}: points and pooled must be finite"
         return
-    unread = (~batch.mask.any(dim=1)).nonzero()[:, 0].tolist()
+    unread = np.flatnonzero(~batch.mask.any(axis=1)).tolist()
     if unread and captions:
         yield (
             f"{name}: caption {captions[unread[0]]!r} has no real point; pass captions=[…] with words that this "
@@ -107,13 +111,13 @@ def _vector_faults(name: str, batch: Embeddings, captions: Sequence[str]) -> Ite
         )
     elif unread:
         yield f"{name}: image {unread[0]} has no real point; mask must be True for real points"
-    lengths = batch.points.norm(dim=-1)[batch.mask]
-    if len(lengths) and (lengths - 1).abs().max() > _UNIT:
+    lengths = np.linalg.norm(batch.points, axis=-1)[batch.mask]
+    if len(lengths) and np.abs(lengths - 1).max() > _UNIT:
         yield f"{name}: points must have length 1, got {lengths.min():.3f} to {lengths.max():.3f}"
     if batch.points[~batch.mask].any():
         yield f"{name}: padded points, where mask is False, must be zero"
-    pooled = batch.pooled[batch.mask.any(dim=1)].norm(dim=-1)
-    if len(pooled) and (pooled - 1).abs().max() > _UNIT:
+    pooled = np.linalg.norm(batch.pooled[batch.mask.any(axis=1)], axis=-1)
+    if len(pooled) and np.abs(pooled - 1).max() > _UNIT:
         yield f"{name}: pooled vectors must have length 1, got {pooled.min():.3f} to {pooled.max():.3f}"
 
 
@@ -125,8 +129,8 @@ def _batch_faults(name: str, batch: Embeddings, singles: Sequence[Embeddings], t
         if ours.shape != theirs.shape:
             yield f"{name}: item {number} has {len(ours)} points in a batch and {len(theirs)} in a batch of one"
             return
-        differences = [(ours - theirs).abs(), (batch.pooled[number] - single.pooled[0]).abs()]
-        largest = max(largest, *(float(part.max()) for part in differences if part.numel()))
+        differences = [np.abs(ours - theirs), np.abs(batch.pooled[number] - single.pooled[0])]
+        largest = max(largest, *(float(part.max()) for part in differences if part.size))
     if largest > tolerance:
         yield f"{name}: vectors depend on the batch: in a batch of one they differ by {largest:.2g} (> {tolerance:g})"
 
@@ -146,7 +150,7 @@ def _patch_faults(batch: Embeddings, images: Sequence[Image.Image]) -> Iterator[
             return
         if len(layout.boxes) > batch.points.shape[1]:
             yield f"encode_images: expected one point per box, got {batch.points.shape[1]} for {len(layout.boxes)}"
-        left, top, right, bottom = layout.boxes.cpu().unbind(dim=-1)
+        left, top, right, bottom = to_numpy(layout.boxes).T
         if (right <= left).any() or (bottom <= top).any():
             yield "encode_images: a box must have left < right and top < bottom"
         inside = min(left.min(), top.min()) >= -_OUTSIDE and right.max() <= width + _OUTSIDE

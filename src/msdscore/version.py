@@ -1,3 +1,4 @@
 """The version of the package, also read by signatures and by the build."""
 
-__version__ = "0.2.0"
+# A development version: its number grows with every change of a score, so that one version never means two scores.
+__version__ = "0.3.0.dev1"

@@ -7,7 +7,8 @@ import torch
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
 from msdscore.encoders.base import Features, TokenLayout
 from msdscore.encoders.registry import EncoderRow
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout, prepare_image
+from msdscore.encoders.vision.batches import patch_mask
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")
 SIDE, GREYS = 4, {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
@@ -15,8 +16,7 @@ SIDE, GREYS = 4, {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white
 
 def load(source, *, name, revision=None, device="auto", dtype="auto", **options):
     """Return the encoder for `load_encoder("greyscale")`; a real encoder loads its weights here."""
-    chosen = read_options(SharedOptions, {"pool": "mean", **options})
-    return Greyscale(Identity(name, f"{name}@1", place(device, dtype), chosen))
+    return Greyscale(Identity(name, f"{name}@1", place(device, dtype), read_options(SharedOptions, options)))
 
 
 class Greyscale(Backbone):
@@ -27,8 +27,8 @@ class Greyscale(Backbone):
 
     def _see(self, images):
         layout = tuple(patch_layout(image.view, (SIDE, SIDE), (1, 1)) for image in images)
-        greys = torch.stack([image.pixels for image in images]).float().mean(dim=1) / 255
-        return Features(direction(greys.flatten(1)), mask_of(layout), None, layout)
+        greys = torch.stack([torch.from_numpy(image.pixels) for image in images]).float().mean(dim=1) / 255
+        return Features(direction(greys.flatten(1)), patch_mask(layout), None, layout)
 
     def _read(self, texts):
         found = [[match for match in re.finditer(r"\w+", text) if match[0].lower() in GREYS] for text in texts]

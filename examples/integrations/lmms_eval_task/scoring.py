@@ -1,6 +1,6 @@
 """Functions of the task: images of the column photo, scored with any encoder."""
 
-from msdscore.integrations.lmms_eval.captions import caption_scores
+from msdscore_lab.harnesses.lmms_eval.captions import caption_scores
 
 process_results = caption_scores("toy", image="photo")  # "mini" for photographs; toy only knows colours
 

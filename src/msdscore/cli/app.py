@@ -7,6 +7,7 @@ import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import entry_points
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -15,20 +16,19 @@ from typer.core import TyperCommand, TyperGroup
 
 from msdscore.cli.options import flattened
 from msdscore.cli.progress import be_quiet, visible
-from msdscore.errors import MSDScoreError, shortened
+from msdscore.errors import MissingExtraError, MSDScoreError, shortened
 from msdscore.version import __version__
 
 # A command is defined in the module of the same name, which is imported when the command is called or its help is
 # shown. Commands import their dependencies when they are called, so that help is fast.
-_COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", "cite", "encoders", "bank", "bench",
-             "compare", "table", "metrics", "caption", "rank-captioners", "study", "benchmarks", "align",
-             "cococf")  # fmt: skip
-_MODULES = {  # commands that share a module
-    **dict.fromkeys(("encoders", "metrics", "benchmarks"), "listings"),
-    **dict.fromkeys(("compare", "table", "cite"), "results"),
-    "demo": "explain",
-    "rank-captioners": "report",
-}
+_COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", "cite", "encoders", "bank")
+_MODULES = {"encoders": "listings", "demo": "explain"}  # commands in a module with another name
+_ALIASES = {"rank": "score"}  # `score IMAGE CAPTION CAPTION` ranks captions, as `Scorer.rank` does
+# Other distributions add commands by entry points of this group; those of msdscore-lab are known without it, so that
+# the error message can say what to install.
+_GROUP = "msdscore.commands"
+_LABORATORY = ("bench", "compare", "table", "metrics", "benchmarks", "study", "rank-captioners", "caption", "align",
+               "cococf")  # fmt: skip
 
 
 class _FlagsWithoutType:
@@ -66,30 +66,50 @@ class _Program(_Group):
             typer.echo("stopped; nothing was lost, run the same command again to continue", err=True)
             raise typer.Exit(128 + signal.SIGINT) from None
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the built-in commands, then those of installed distributions."""
+        added = {entry.name for entry in entry_points(group=_GROUP)}
+        ordered = [name for name in _LABORATORY if name in added]
+        return [*_COMMANDS, *ordered, *sorted(added.difference(_LABORATORY, _COMMANDS))]
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command with this name, or None if it does not exist."""
-        if cmd_name in _COMMANDS and self.commands[cmd_name] is None:
-            self.commands[cmd_name] = _load_command(cmd_name)
+        """Return the command with this name, or None if it does not exist.
+
+        Raises:
+            MissingExtraError: If the command belongs to a distribution that is not installed.
+        """
+        cmd_name = _ALIASES.get(cmd_name, cmd_name)
+        if self.commands.get(cmd_name) is None:
+            if cmd_name in _COMMANDS:
+                module = f"msdscore.cli.{_MODULES.get(cmd_name, cmd_name)}"
+                self.commands[cmd_name] = _load_command(cmd_name, module, cmd_name)
+            else:
+                for entry in entry_points(group=_GROUP, name=cmd_name):
+                    panel = f"Commands of {entry.dist.name}" if entry.dist else None
+                    self.commands[cmd_name] = _load_command(cmd_name, entry.module, entry.attr, panel)
+                if cmd_name in _LABORATORY and cmd_name not in self.commands:
+                    raise MissingExtraError(
+                        f"the command {cmd_name!r} is part of msdscore-lab; install it with: pip install msdscore-lab"
+                    )
         return super().get_command(ctx, cmd_name)
 
 
-def _load_command(name: str) -> Any:
-    function = name.replace("-", "_")
-    module = import_module(f"msdscore.cli.{_MODULES.get(name, function)}")
-    command, wrapper = getattr(module, function), typer.Typer()
+def _load_command(name: str, module_name: str, attribute: str, panel: str | None = None) -> Any:
+    module = import_module(module_name)
+    command, wrapper = getattr(module, attribute), typer.Typer()
     if isinstance(command, typer.Typer):
         for nested in command.registered_commands:
             nested.cls = _Command
             assert nested.callback is not None, "registered by a decorator"
             nested.callback = flattened(nested.callback)
-        wrapper.add_typer(command, name=name, cls=_Group)
+        wrapper.add_typer(command, name=name, cls=_Group, rich_help_panel=panel)
     else:
         listing = getattr(module, "HELP", None)  # valid names, shown if the command is called without arguments
         # Paragraphs without line breaks: a terminal wraps them at its width.
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n"))
-        wrapper.command(name, cls=_Command, help=listing or text, no_args_is_help=listing is not None)(
-            flattened(command)
-        )
+        wrapper.command(
+            name, cls=_Command, help=listing or text, no_args_is_help=listing is not None, rich_help_panel=panel
+        )(flattened(command))
     return typer.main.get_group(wrapper).commands[name]
 
 

@@ -46,7 +46,7 @@ def bank(
     match are estimated from captioned images.
     """
     from msdscore.encoders.cached import CachedEncoder
-    from msdscore.encoders.loading.tensors import bank_bytes
+    from msdscore.encoders.loading.banks import bank_bytes
     from msdscore.encoders.registry import load_encoder
     from msdscore.forms.evidence import Evidence
     from msdscore.forms.registry import preset as named_preset
@@ -54,20 +54,22 @@ def bank(
     from msdscore.io.outputs.targets import check_target, is_standard_output, put
     from msdscore.scoring.bank import build_bank
     from msdscore.scoring.calibrate import calibrated_bank
-    from msdscore.scoring.pipeline import recommended_config
+    from msdscore.scoring.pipeline import recommended_form
+    from msdscore.threads import use as use_threads
 
     check_target(output, (".safetensors",), inputs=[learning.captions, *learning.pairs])
+    use_threads(model.threads)
     plain = load_encoder(
         model.encoder, device=model.device, dtype=model.dtype, revision=model.revision, verify=model.verify,
         **dict(options.parsed(model.encoder_option)),
     )  # fmt: skip
     # With a cache, other settings of the same encoder do not encode any image again.
     loaded = plain if batch.cache is None else CachedEncoder(plain, disk=batch.settings())
-    form = recommended_config(loaded) if model.preset is None else named_preset(model.preset)
+    form = recommended_form(loaded) if model.preset is None else named_preset(model.preset)
     changes, size = dict(options.parsed(model.change)), batch.batch_size or 32
     texts = _read_captions(learning.captions) if learning.captions else []
     if learning.pairs:
-        from msdscore.lab.align.data.formats import DataSource, image_content, open_pairs
+        from msdscore.io.inputs.pairs import DataSource, image_content, open_pairs
 
         evidence = (form if isinstance(form, Evidence) else Evidence()).changed(**changes)
         # In the order of the rows.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from msdscore import threads
 from msdscore.cli import options
 from msdscore.cli.progress import print_json
 from msdscore.errors import MSDScoreError
@@ -32,13 +33,16 @@ def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
     from msdscore.scorer import Scorer
 
     system = f"Python {platform.python_version()}, {platform.platform()}"
-    lines = {"version": f"msdscore {__version__}, torch {version('torch')}, {system}"}
+    lines = {"version": f"msdscore {__version__}, {system}"}
     lines |= {"extras": _extras(), "encoder": chosen.encoder}
     passed = False
     try:
         start = perf_counter()
         scorer = Scorer.from_spec(chosen.spec())
-        lines |= {"weights": _weights(chosen.encoder, chosen.revision, verify=chosen.verify), "device": _device(scorer)}
+        lines |= {
+            "weights": _weights(chosen.encoder, chosen.revision, verify=chosen.verify),
+            "runtime": _runtime(scorer),
+        }
         lines["signature"] = scorer.signature
         passed, result = _self_test(scorer)
         lines["self-test"] = f"{result}, {perf_counter() - start:.1f} s with loading"
@@ -79,9 +83,7 @@ def _absent(extra: str, requirements: list[str]) -> list[str]:
             included = [_absent(other, requirements) for other in (match[2] or "").split(",")]
             absent |= dict.fromkeys(name for names in included for name in names)
             continue
-        try:
-            version(match[1])
-        except PackageNotFoundError:
+        if not _installed(match[1]):
             absent[match[1]] = None
     return list(absent)
 
@@ -97,16 +99,30 @@ def _weights(encoder: str, revision: str | None, *, verify: bool) -> str:
     return f"{folder}, {size / 1e6:.0f} MB, verified ({checked})"
 
 
-def _device(scorer: "Scorer") -> str:
+def _runtime(scorer: "Scorer") -> str:
+    """The library that computes, its device and threads, and what to install for others."""
+    device, on = scorer.encoder.device, f"{threads.count()} threads on the CPU"
+    if isinstance(device, str):
+        library = "ONNX Runtime" if _installed("onnxruntime") and scorer.encoder.name != "toy" else "NumPy"
+        number = _installed("onnxruntime" if library == "ONNX Runtime" else "numpy")
+        more = (
+            "torch is installed" if _installed("torch") else "for a GPU or larger encoders: pip install 'msdscore[hf]'"
+        )
+        return f"{library} {number}, {on}; {more}"
     import torch
 
-    device = scorer.encoder.device
-    if device.type != "cuda":
-        return f"{device}, {torch.get_num_threads()} threads" + (
-            ", CUDA is available" if torch.cuda.is_available() else ""
-        )
-    memory = torch.cuda.get_device_properties(device).total_memory
-    return f"{device}, {torch.cuda.get_device_name(device)}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory / 2**30
+        on = f"{device}, {torch.cuda.get_device_name(device)}, {memory:.0f} GiB, CUDA {torch.version.cuda}"
+    return f"torch {torch.__version__}, {on}"
+
+
+def _installed(package: str) -> str:
+    """The version of an installed package, or an empty string."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def _self_test(scorer: "Scorer") -> tuple[bool, str]:

@@ -34,16 +34,15 @@ class FigureOptions:
 
 def explain(
     image: Annotated[str, typer.Argument(help="An image.")],
-    caption: Annotated[str, typer.Argument(help="Its caption.")],
+    captions: Annotated[list[str], typer.Argument(help="Its caption; several are shown next to each other.")],
     scorer: options.ScorerOptions,
     target: FigureOptions,
     doubt_threshold: float = option(
         SCORING, 0.1, min=0.0001, max=0.9999, help="p-value below which a word is in doubt (orange)."
     ),
-    against: list[str] = option(INPUT, [], help="Another caption of the image, shown next to the first. Repeatable."),
     reference: list[str] = option(INPUT, [], help="Reference caption of the image. Repeatable."),
 ) -> None:
-    """Explain the score of a caption: the terms of every word and region."""
+    """Explain the scores of captions: the terms of every word and region."""
     from msdscore.errors import ConfigError
     from msdscore.explain.explanation import joined_explanations
     from msdscore.explain.figure import word_figure
@@ -65,8 +64,7 @@ def explain(
             raise ConfigError(f"{words}: --words and -o are the same file; pass two different names")
     specs = [replace(scorer.spec(), encoder=encoder) for encoder in (scorer.encoder, *target.also)]
     explained = joined_explanations(
-        Scorer.from_spec(spec).contrast(image, [caption, *against], reference or None, doubt=doubt_threshold)
-        for spec in specs
+        Scorer.from_spec(spec).explain_many(image, captions, reference or None, doubt=doubt_threshold) for spec in specs
     )
     if target.maps is not None:
         explained = explained.with_maps(target.maps)
@@ -81,7 +79,7 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
     from rich.text import Text
 
     from msdscore.cli.tables import coloured, console, on_screen
-    from msdscore.explain.look import legend, remarks, signatures, word_limit
+    from msdscore.explain.look import legend, remarks, signatures, sum_lines, word_limit
     from msdscore.explain.save import to_json
 
     if as_json:
@@ -89,7 +87,7 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
         return
     screen, limit = console(), word_limit(explained)
     for item in explained:
-        lines = (*str(item.score).splitlines(), *remarks(item, explained.items))
+        lines = (*sum_lines(item), *remarks(item, explained.items))
         screen.print(coloured(item, limit), *(Text(f"  {visible(line)}") for line in lines), sep="\n", soft_wrap=True)
     if screen.is_terminal:
         screen.print(*(Text(f" {text} ", style=on_screen(back, ink)) for text, back, ink in legend(explained)))

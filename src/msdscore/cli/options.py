@@ -29,7 +29,7 @@ def encoder_names(incomplete: str) -> list[tuple[str, str]]:
     return [(row.name, row.family) for row in built_in() if row.name.startswith(incomplete)]
 
 
-INPUT, OUTPUT, SCORING, SPEED, STATISTICS = "Input", "Output", "Scoring", "Speed", "Statistics"
+INPUT, OUTPUT, SCORING, SPEED = "Input", "Output", "Scoring", "Speed"
 CACHE_SIZE = "64GB"
 SOME_FAILED = 3  # exit code if some rows could not be scored
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -57,17 +57,6 @@ Json = Annotated[bool, option_in(OUTPUT, "--json", help="Print JSON.")]
 Images = Annotated[Path | None, option_in(INPUT, "--images", help="Folder of the images.")]
 Rows = Annotated[Path | None, option_in(INPUT, "--rows", help="The scored file or folder, if it contains the images.")]
 Overwrite = Annotated[bool, option_in(OUTPUT, "--overwrite", help="Replace an existing output of another run.")]
-ReaderOption = Annotated[
-    list[str], option_in(INPUT, "--option", help="Option of the benchmark's reader, e.g. split=valid. Repeatable.")
-]
-TableStyle = Annotated[
-    str, option_in(OUTPUT, "--format", "-f", help="markdown, latex or csv; default: by the suffix of --output.")
-]
-Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals and tests.")]
-Control = Annotated[
-    bool, option_in(STATISTICS, "--control/--no-control", help="Also score captions with wrong images.")
-]
-Seed = Annotated[int, option_in(STATISTICS, help="Random seed for wrong images, changes and resampling.")]
 _NAMED = "Short name (see `msdscore encoders`), hub name, folder or module:attribute."
 EncoderName = Annotated[str, option_in(SCORING, "--encoder", "-e", help=_NAMED, autocompletion=encoder_names)]
 
@@ -82,16 +71,19 @@ class ModelOptions:
         None,
         "--preset",
         "-p",
-        help="evidence, short, long, paper, paper-long or authors; default: the encoder's.",
+        help="evidence (MSD-E), paper (as published), short, long …; default: the encoder's.",
     )
     change: list[str] = option(SCORING, [], "--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")
-    encoder_option: list[str] = option(SCORING, [], help="Option of the encoder, e.g. pool=mean. Repeatable.")
+    encoder_option: list[str] = option(SCORING, [], help="Option of the encoder, e.g. long_text=cut. Repeatable.")
     revision: str | None = option(SCORING, None, help="Hub revision of the weights.")
     verify: bool = option(
         INPUT, False, "--verify", help="Hash all bytes of weights, images and finished outputs, even of large files."
     )
     device: Device = "auto"
     dtype: Dtype = "auto"
+    threads: int | None = option(
+        SPEED, None, min=1, help="CPU threads of each process; default: one per core that it may use, two per worker."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +95,16 @@ class BatchOptions:
     cache_size: str = option(
         SPEED, CACHE_SIZE, help="Maximum cache size, e.g. 200GB; least recently used entries are removed."
     )
-    cache_half: bool = option(
-        SPEED, False, "--cache-half", help="Cache in half precision: half the size, different signature."
-    )
 
     def settings(self) -> "CacheSettings | None":
         """Return the cache settings, or None without a cache folder."""
         from msdscore.encoders.cached import CacheSettings
 
         if self.cache is None:
-            if self.cache_half or self.cache_size != CACHE_SIZE:
-                raise ConfigError("--cache-size and --cache-half need a cache folder; add --cache DIR")
+            if self.cache_size != CACHE_SIZE:
+                raise ConfigError("--cache-size needs a cache folder; add --cache DIR")
             return None
-        return CacheSettings(folder=str(self.cache), limit=byte_count(self.cache_size), half=self.cache_half)
+        return CacheSettings(folder=str(self.cache), limit=byte_count(self.cache_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +121,11 @@ class ScorerOptions(ModelOptions):
 
         return ScorerSpec(
             encoder=self.encoder, options=parsed(self.encoder_option), device=self.device, dtype=self.dtype,
-            revision=self.revision, verify=self.verify, config=self.preset, changes=parsed(self.change),
+            revision=self.revision, verify=self.verify, form=self.preset, changes=parsed(self.change),
             bank=None if self.bank is None else str(self.bank),
             limits=ImageLimits() if self.max_pixels is None else ImageLimits(max_pixels=self.max_pixels),
             batch_size=None if batch is None else batch.batch_size, decoders=decoders,
-            cache=None if batch is None else batch.settings(),
+            threads=self.threads, cache=None if batch is None else batch.settings(),
         )  # fmt: skip
 
 

@@ -10,21 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from select import select
 from tempfile import TemporaryDirectory
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TextIO
 
 import typer
 
 from msdscore.errors import shortened
 
-if TYPE_CHECKING:
-    from msdscore.lab.align.run.parts import Event
-
 STOPPED = "stopped; finished parts are saved, and the same command resumes from there"
 # Control characters, which a terminal executes, and marks that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+Show = Callable[..., None]  # (done, total, note="")
 LOG_EVERY = 30.0  # seconds between log lines without a terminal
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
@@ -64,34 +63,34 @@ def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback `(done, total)` that updates a progress bar.
+def bar(what: str) -> Iterator[Show]:
+    """Yield a callback `(done, total, note="")` that updates a progress bar; the note is shown instead of the rate.
 
     Without a terminal, as in batch jobs, a line is logged every 30 seconds.
     """
-    with _display() as progress:
+    with display() as progress:
         if progress.disable:
             yield log_lines(what)
             return
         task = progress.add_task(what, total=None, text="")
 
-        def show(done: int, total: int) -> None:
+        def show(done: int, total: int, note: str = "") -> None:
             progress.update(task, completed=done, total=total)
             speed = progress.tasks[0].speed
-            progress.update(task, text=f"{speed:.1f}/s" if speed else "")
+            progress.update(task, text=note or (f"{speed:.1f}/s" if speed else ""))
 
         yield show
 
 
-def log_lines(what: str, clock: Callable[[], float] = monotonic) -> Callable[[int, int], None]:
-    """Return a callback `(done, total)` that logs the rate and the remaining time every `LOG_EVERY` seconds.
+def log_lines(what: str, clock: Callable[[], float] = monotonic) -> Show:
+    """Return a callback `(done, total, note="")` that logs the rate and the remaining time every `LOG_EVERY` seconds.
 
     Rows that an earlier run finished do not count towards the rate.
     """
     started = logged = clock()
     earlier: int | None = None
 
-    def show(done: int, total: int) -> None:
+    def show(done: int, total: int, note: str = "") -> None:
         nonlocal started, logged, earlier
         now = clock()
         if earlier is None:
@@ -99,7 +98,8 @@ def log_lines(what: str, clock: Callable[[], float] = monotonic) -> Callable[[in
         if now - logged < LOG_EVERY or done <= earlier:
             return
         logged, rate = now, (done - earlier) / (now - started)
-        tell(f"{what}: {done:,} of {total:,}, {rate:.1f} per second, {duration((total - done) / rate)} left")
+        pace = note or f"{rate:.1f} per second"
+        tell(f"{what}: {done:,} of {total:,}, {pace}, {duration((total - done) / rate)} left")
 
     return show
 
@@ -118,31 +118,43 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-@contextmanager
-def events() -> "Iterator[Callable[[Event], None]]":
-    """Yield a callback for the events of a training run that shows the step, the losses and the last evaluation."""
-    with _display() as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(event: "Event") -> None:
-            if event.kind not in tasks:
-                tasks[event.kind] = progress.add_task(event.kind, text="")
-            progress.update(tasks[event.kind], completed=event.done, total=event.of)
-            if event.values:
-                values = "  ".join(f"{name} {value:.4g}" for name, value in event.values.items())
-                progress.update(tasks[event.kind], text=values)
-
-        yield show
-
-
-def _display() -> Any:
+def display() -> Any:
     """Return a progress display on standard error, disabled without a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console, text = Console(stderr=True), TextColumn("{task.fields[text]}")
+    file: Any = _Droppable(sys.stderr) if sys.stderr is not None and sys.stderr.isatty() else None
+    console, text = Console(stderr=True, file=file), TextColumn("{task.fields[text]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
     return Progress(*columns, console=console, disable=_QUIET.get() or not console.is_terminal)
+
+
+class _Droppable:
+    """A terminal whose output is dropped while it takes none, as after Ctrl-S or when its window is stuck.
+
+    A blocked write would hold the lock of the progress display, for which the run then waits.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        """Write text, unless that would block."""
+        return self._file.write(text) if self._is_ready() else len(text)
+
+    def flush(self) -> None:
+        """Flush, unless that would block."""
+        if self._is_ready():
+            self._file.flush()
+
+    def _is_ready(self) -> bool:
+        try:
+            return bool(select([], [self._file.fileno()], [], 0)[1])
+        except (OSError, ValueError):  # not a real file, or not for `select`, as on Windows
+            return True
 
 
 class _TerminatedError(KeyboardInterrupt):

@@ -1,26 +1,29 @@
-"""`msdscore report`: a page about a scored file; `msdscore rank-captioners`: a ranking of captioners."""
+"""`msdscore report`: a page about a scored file."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.options import INPUT, OUTPUT, SCORING, option
+from msdscore.cli.options import OUTPUT, SCORING, option
 from msdscore.cli.progress import tell
+
+if TYPE_CHECKING:
+    from msdscore.scorer import Scorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportScorer(options.ScorerOptions):
-    """Scorer of a report; captions are explained only if an encoder is passed."""
+    """Scorer of a report; without an encoder, captions are explained if the default one has scored the file."""
 
     encoder: str = option(
         SCORING,
         "",
         "--encoder",
         "-e",
-        help="Encoder that scored the file, to explain words and regions.",
+        help="Encoder that scored the file, to explain words and regions; not needed for the default one.",
         autocompletion=options.encoder_names,
     )
 
@@ -32,7 +35,7 @@ class PageOptions:
     images: options.Images = None
     rows: options.Rows = None
     output: Path = option(OUTPUT, Path("report.html"), "--output", "-o", help="Output file (.html).")
-    show: int = option(OUTPUT, 24, min=0, help="Number of captions in each gallery.")
+    show: int = option(OUTPUT, 12, min=0, help="Number of captions in each gallery.")
     title: str | None = option(OUTPUT, None, help="Title of the page; default: the file's name.")
     overwrite: options.Overwrite = False
 
@@ -52,87 +55,28 @@ def report(
     chosen = ReportOptions(
         images=page.images, rows=page.rows, show=page.show, title=page.title, overwrite=page.overwrite
     )
-    summary = build(results, page.output, chosen, scorer=explaining)
+    summary = build(results, page.output, chosen, scorer=explaining, default=_default_scorer)
     if summary.unseen:
         first = "; ".join(list(dict.fromkeys(summary.unseen))[:3])
         tell(f"{len(summary.unseen)} cards have no image: {first}")
     tell(f"{summary.rows} rows, {summary.failed} failed, {summary.explained} explained -> {page.output}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingOptions:
-    """Images and ratings of a ranking."""
+def _default_scorer(signature: str) -> "Scorer | None":
+    """Return the default scorer if it has this signature and its weights are installed."""
+    from msdscore.errors import MSDScoreError
+    from msdscore.scorer import Scorer
+    from msdscore.scoring.spec import DEFAULT_ENCODER
 
-    shared: bool = option(INPUT, False, "--shared", help="Use only the images that all captioners have.")
-    people: str | None = option(INPUT, None, help="Column with human ratings to compare with.")
-    images: options.Images = None
-    rows: options.Rows = None
-    samples: options.Samples = 1000
-    seed: options.Seed = 0
-    style: options.TableStyle = ""
-    columns: str = option(
-        OUTPUT, "", help="Columns, e.g. msd,match,interval,rank,p,n; all: every number. Default: the first score."
-    )
-
-
-def rank_captioners(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            help="Scored files, one per captioner (NAME=FILE sets its name), or one file with a column system."
-        ),
-    ],
-    chosen: RankingOptions,
-    output: Path | None = option(
-        OUTPUT,
-        None,
-        "--output",
-        "-o",
-        help="Output page (.html); a .json is written next to it. Or a table: .tex, .md or .csv.",
-    ),
-    show: int = option(OUTPUT, 3, min=0, help="Number of winning captions to show per captioner."),
-    title: str = option(OUTPUT, "Captioners", help="Title of the page."),
-    overwrite: options.Overwrite = False,
-    json: options.Json = False,
-) -> None:
-    """Rank captioners on shared images by MSD, Soft-MSD and match, with intervals and significance.
-
-    Soft-MSD uses the captions of all captioners for an image as one candidate set. Images are matched by their path in
-    the rows; files with different signatures, or different images with the same path, are rejected.
-    """
-    from json import dumps
-
-    from msdscore.cli.tables import grid_table
-    from msdscore.intervals import Resampling
-    from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
-    from msdscore.lab.benchmarks.results.tables import SUFFIXES, render
-    from msdscore.lab.captioners.contest import read_contest
-    from msdscore.lab.captioners.page import page
-    from msdscore.lab.captioners.ranking import rank, ranking_grids, verdict
-
-    suffix = "" if output is None else output.suffix.lower()
-    style, printed = chosen.style or SUFFIXES.get(suffix, ""), output is not None and is_standard_output(output)
-    if output is not None:
-        inputs = with_images([*files, chosen.rows], chosen.images)
-        side = [] if suffix in SUFFIXES else [output.with_suffix(".json")]
-        check_target(output, (".html", ".htm", *SUFFIXES), inputs=inputs, side=side)
-    contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
-    ranking = rank(contest, people=chosen.people, how=Resampling(samples=chosen.samples, seed=chosen.seed))
-    grids = ranking_grids(ranking, options.names_in(chosen.columns))
-    plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    if suffix in SUFFIXES and output is not None:
-        put_all({output: render(grids, style).encode()}, overwrite=overwrite)
-        tell(verdict(ranking))
-    elif output is not None:
-        text = page(ranking, title=title, show=show, images=chosen.images, rows=chosen.rows)
-        side_files = {} if printed else {output.with_suffix(".json"): plain.encode()}
-        put_all({output: text.encode()}, side=side_files, overwrite=overwrite)
-    if json and not printed:
-        typer.echo(plain, nl=False)
-    elif printed or suffix in SUFFIXES:
-        return
-    elif style:
-        typer.echo(render(grids, style), nl=False)
-    else:
-        for grid in grids:
-            grid_table(grid)
+    if f"enc:{DEFAULT_ENCODER}@" not in signature:
+        tell("words are not explained: pass --encoder with the encoder that scored the file")
+        return None
+    try:
+        scorer = Scorer()
+    except MSDScoreError as error:
+        tell(f"words are not explained: {error}")
+        return None
+    if scorer.signature != signature:
+        tell("words are not explained: the file was scored with other settings; pass them with --encoder")
+        return None
+    return scorer

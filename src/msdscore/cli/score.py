@@ -1,31 +1,31 @@
 """`msdscore score`: score captions of one image, a file of rows, or shards (local processes or Ray)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import islice
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, SPEED, option
-from msdscore.cli.progress import bar, duration, print_json, rows_file, stoppable, tell, tell_reasons, visible
+from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, tell_reasons, visible
 from msdscore.errors import CaptionError, ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
     from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.rows import ReferenceFile, RowSource
-    from msdscore.run.shards import ShardResult
+    from msdscore.io.inputs.references import ReferenceFile
+    from msdscore.io.inputs.rows import RowSource
+    from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
 T = TypeVar("T")
 ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
 _STOPPED = "stopped; finished shards are saved, and the same command resumes with the others"
-_WARM_UP, _SAMPLED = 16, 256  # rows of an estimate; warm-up rows are not timed
 _FIRST = 1000  # rows of which one must have references, if a file of them is passed
 _WORST = 3  # least supported words per caption of a shard
 _SHOWN = 5  # failed shards that are printed
@@ -88,6 +88,7 @@ class WorkerOptions:
     )
     part: str | None = option(SHARDS, None, help="One of N equal parts, e.g. 3/100, for array jobs.")
     time_limit: float | None = option(SHARDS, None, help="Maximum seconds per shard; then its worker is stopped.")
+    metrics: Path | None = option(SHARDS, None, help="Text file of the progress for Prometheus' node exporter.")
     address: str | None = option(
         SHARDS, None, help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001."
     )
@@ -119,16 +120,17 @@ def score(
 
     An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results or annotations,
     id-to-caption JSON, a saved dataset; text also with .gz or .zst) is scored in parts; the same command resumes an
-    interrupted run, and scores changed rows again. Captions of one image are a candidate set, unless a column group
-    defines the sets; a list of captions in a row is a separate set. Reference captions, in a column references (a
-    list) or in --references FILE, add ref_msd; rows that have them need no image. An output without a suffix is a
-    folder: every shard (tar, Parquet, JSON lines; patterns such as 'shards/{00000..00999}.tar') gets one Parquet file
-    of scores there.
+    interrupted run, and scores a finished one again if its images have changed. Captions of one image are a candidate
+    set, unless a column group defines the sets; a list of captions in a row is a separate set. Reference captions, in
+    a column references (a list) or in --references FILE, add ref_msd; rows that have them need no image. An output
+    without a suffix is a folder: every shard (tar, Parquet, JSON lines; patterns such as
+    'shards/{00000..00999}.tar') gets one Parquet file of scores there.
 
     Exit codes: 0 all rows scored, 3 some rows failed (their errors are in the output), 2 invalid usage.
     """
     from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.rows import ReferenceFile, open_rows
+    from msdscore.io.inputs.references import ReferenceFile
+    from msdscore.io.inputs.rows import open_rows
     from msdscore.io.outputs.targets import is_standard_output
     from msdscore.io.stores import fetched_shard
     from msdscore.io.tar import is_image_name
@@ -137,6 +139,8 @@ def score(
     sources, spec = [source, *(captions or [])], scorer.spec(batch, decoders=workers.decoders)
     names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
     if target.estimate:
+        from msdscore.cli.estimate import print_estimate
+
         shards = estimated_shards(sources, workers.part)
         with (
             fetched_shard(shards[0]) as path,
@@ -176,66 +180,6 @@ def estimated_shards(sources: list[str], part: str | None) -> list[str]:
     return shards
 
 
-def print_estimate(
-    spec: "ScorerSpec", first: "RowSource", shards: list[str], workers: int | None, *, as_json: bool
-) -> None:
-    """Score a sample of the first shard; print the number of rows, the rate, and the time for all shards."""
-    from time import perf_counter
-
-    import torch
-
-    from msdscore.run.shards import THREADS
-    from msdscore.run.workers import default_workers
-    from msdscore.scorer import Scorer
-
-    scorer = Scorer.from_spec(replace(spec, cache=None))  # a second estimate would time the cache
-    readable = (row for row in first.read() if row.error is None and row.source is not None)
-    pairs: Iterator[tuple[Any, str]] = ((row.source, row.caption or "") for row in readable)
-    threads = torch.get_num_threads()
-    if len(shards) > 1:
-        torch.set_num_threads(THREADS)  # as in a worker
-    warm = len(list(scorer.stream(list(islice(pairs, _WARM_UP)))))
-    sample = list(islice(pairs, _SAMPLED))
-    start = perf_counter()
-    timed = len(list(scorer.stream(sample)))
-    seconds = perf_counter() - start
-    torch.set_num_threads(threads)
-    if not timed:
-        raise ConfigError(f"{first.name}: {warm} rows are too few for an estimate; omit --estimate")
-    rows, is_exact = count_rows(first, shards)
-    count, rate = min(workers or default_workers(spec), len(shards)), timed / seconds
-    whole = rows / rate / count
-    if as_json:
-        print_json({
-            "rows": rows, "exact": is_exact, "shards": len(shards), "rows_per_second": round(rate, 2),
-            "processes": count, "seconds": round(whole, 1), "hours": float(f"{whole / 3600:.3g}"),
-        })  # fmt: skip
-        return
-    guess = "" if is_exact else ", estimated from the first one"
-    typer.echo(f"{'' if is_exact else 'about '}{rows:,} rows in {len(shards):,} file{'s'[: len(shards) > 1]}{guess}")
-    typer.echo(f"{rate:.1f} rows per second on {scorer.encoder.device} in one process, from a sample of {timed}")
-    several = f" with {count} processes, if they do not slow each other down" if count > 1 else ""
-    typer.echo(f"{duration(whole)} in all{several}")
-
-
-def count_rows(first: "RowSource", shards: list[str]) -> tuple[int, bool]:
-    """Return the number of rows of all shards, and whether it is exact.
-
-    Parquet files are counted from their footers; other shards are assumed to have rows of the size of the first.
-    """
-    import pyarrow.parquet as pq
-
-    from msdscore.io.stores import is_address
-
-    rows, others = first.count(), shards[1:]
-    if any(map(is_address, shards)):
-        return rows * len(shards), not others
-    if rows == first.total and all(Path(shard).suffix.lower() == ".parquet" for shard in shards):
-        return rows + sum(pq.read_metadata(shard).num_rows for shard in others), True
-    sizes = [Path(shard).stat().st_size if Path(shard).is_file() else 0 for shard in shards]
-    return round(rows * sum(sizes) / sizes[0]) if others else rows, not others
-
-
 def score_image(
     spec: "ScorerSpec",
     image: str,
@@ -257,7 +201,7 @@ def score_image(
     try:
         scores = scorer.rank(image, captions, references)
     except CaptionError:
-        scores = scorer.score_batch(image, captions, references=references)
+        scores = scorer.rank(image, captions, references, errors="row")
         if scores.failed == len(captions):
             raise
     if output is not None:
@@ -309,9 +253,11 @@ def score_file(
         done = f"; {result.earlier} of them scored by an earlier run" if result.earlier else ""
     tell(f"{result.rows} rows, {result.failed} failed{f' -> {output}' if output else ''}{done}")
     tell_reasons(result.reasons, result.failed, "see the column error of the output")
+    if rows.images is None and any(map(_is_missing_file, result.reasons)):
+        tell("  relative paths start at the folder of the rows; if the images are elsewhere, pass --images FOLDER")
     for name, new in result.renamed.items():
         tell(f"the input column {name} is renamed to {new}; use --prefix to preserve its name")
-    for name in rows.without_bytes if output is not None else ():
+    for name in rows.layout.without_bytes if output is not None else ():
         tell(
             f"the image bytes of column {name} are not copied, only their paths; for a subset with images, score into "
             "a folder (-o DIR) and run select"
@@ -321,6 +267,11 @@ def score_file(
         print_json({"output": str(output), **asdict(result)})
     options.print_cache_use(spec, result.cache)
     return not result.failed
+
+
+def _is_missing_file(reason: str) -> bool:
+    """Whether a row failed because its image does not exist."""
+    return reason.endswith(": no such file")
 
 
 def _reject_shards(workers: WorkerOptions, sources: Sequence[str]) -> None:
@@ -362,8 +313,9 @@ def score_shards(
     workers: WorkerOptions,
 ) -> bool:
     """Score shards into a folder; return whether every row of every shard was scored."""
+    from msdscore.run.record import RunRecord
     from msdscore.run.shards import ShardOptions
-    from msdscore.run.workers import plan_jobs, score_on_workers
+    from msdscore.run.workers import plan_jobs
 
     jobs = part_of(plan_jobs(sources, folder), workers.part)
     if target.prefix or rows.input_format or target.excel_safe:
@@ -375,26 +327,40 @@ def score_shards(
         worst=_WORST if target.worst_words is None else target.worst_words, retry=target.retry,
         overwrite=target.overwrite, verify=spec.verify,
     )  # fmt: skip
-    results = list["ShardResult"]()
-    with stoppable(_STOPPED), bar("shards") as show:
-        show(0, len(jobs))
-        if workers.engine == "ray":
-            from msdscore.run.ray_data import RayOptions, score_on_ray
-
-            cluster = RayOptions(
-                address=workers.address, most=workers.workers, cpus=workers.worker_cpus or 1.0,
-                gpus=workers.worker_gpus, time_limit=workers.time_limit,
-            )  # fmt: skip
-            finished = score_on_ray(spec, jobs, how, cluster)
-        else:
-            finished = score_on_workers(spec, jobs, how, workers=workers.workers, time_limit=workers.time_limit)
-        for result in finished:
-            results.append(result)
-            show(len(results), len(jobs))
-    return print_shards(spec, results, folder, as_json=target.json)
+    run = RunRecord(folder, len(jobs), workers.part, workers.metrics)
+    with stoppable(_STOPPED):
+        try:
+            with bar("shards") as show:
+                show(0, len(jobs))
+                for result in _scored_shards(spec, jobs, how, workers):
+                    run.add(result)
+                    show(len(run.results), len(jobs), f"{run.rate:.1f} rows per second")
+        finally:
+            if run.results:  # also of a run that is stopped
+                record = run.write(spec, how)
+    return print_shards(spec, run.results, folder, record, as_json=target.json)
 
 
-def print_shards(spec: "ScorerSpec", results: "Sequence[ShardResult]", folder: str, *, as_json: bool) -> bool:
+def _scored_shards(
+    spec: "ScorerSpec", jobs: "Sequence[ShardJob]", how: "ShardOptions", workers: WorkerOptions
+) -> "Iterator[ShardResult]":
+    """Score shards with local processes or on a Ray cluster, in any order."""
+    if workers.engine == "ray":
+        from msdscore.run.ray_data import RayOptions, score_on_ray
+
+        cluster = RayOptions(
+            address=workers.address, most=workers.workers, cpus=workers.worker_cpus or 1.0,
+            gpus=workers.worker_gpus, time_limit=workers.time_limit,
+        )  # fmt: skip
+        return score_on_ray(spec, jobs, how, cluster)
+    from msdscore.run.workers import score_on_workers
+
+    return score_on_workers(spec, jobs, how, workers=workers.workers, time_limit=workers.time_limit)
+
+
+def print_shards(
+    spec: "ScorerSpec", results: "Sequence[ShardResult]", folder: str, record: str, *, as_json: bool
+) -> bool:
     """Print a summary of scored shards; return whether every row of every shard was scored."""
     rows, failed = sum(result.rows for result in results), sum(result.failed for result in results)
     earlier = sum(not result.fresh and result.error is None for result in results)
@@ -405,11 +371,11 @@ def print_shards(spec: "ScorerSpec", results: "Sequence[ShardResult]", folder: s
     cache = reduce(add, used) if used else None
     done = f" ({earlier} of them already finished)" if earlier else ""
     tell(f"{len(results)} shards{done}, {rows} rows, {failed} failed -> {folder}")
-    tell_reasons(reasons, failed, "see the columns status and error")
+    tell_reasons(reasons, failed, f"see {record}/failures.parquet")
     if errors:
         tell(f"{len(errors)} shards could not be scored:")
-    for error in errors[:_SHOWN]:
-        tell(f"  {shortened(error, 300)}")
+    for error in _distinct_errors(results)[:_SHOWN]:
+        tell(f"  {error}")
     if signature:
         tell(signature)
     options.print_cache_use(spec, cache)
@@ -418,6 +384,18 @@ def print_shards(spec: "ScorerSpec", results: "Sequence[ShardResult]", folder: s
         tally |= {"reasons": reasons, "errors": errors, "cache": None if cache is None else asdict(cache)}
         print_json({"output": folder, **tally})
     return not (failed or errors)
+
+
+def _distinct_errors(results: "Sequence[ShardResult]") -> list[str]:
+    """Return each error of shards once, with the first shard and the number of others that have it."""
+    shards: dict[str, list[str]] = {}
+    for result in results:
+        if result.error is not None:
+            shards.setdefault(result.error.removeprefix(f"{shortened(result.source)}: "), []).append(result.source)
+    return [
+        shortened(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {error}", 400)
+        for error, names in shards.items()
+    ]
 
 
 def part_of(shards: list[T], part: str | None) -> list[T]:

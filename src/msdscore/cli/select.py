@@ -23,7 +23,7 @@ class RuleOptions:
 
     keep: str | None = option(RULE, None, help="Fraction (0.3, 30%) or number (1000) of best rows to keep.")
     by: str = option(RULE, "msd", help="Column to rank rows by.")
-    minimum: list[str] = option(RULE, [], "--min", help="Lower bound, e.g. match=0.7. Repeatable.")
+    minimum: list[str] = option(RULE, [], "--min", help="Lower bound, e.g. match=0.5. Repeatable.")
     maximum: list[str] = option(RULE, [], "--max", help="Upper bound, e.g. support=2. Repeatable.")
     per: str | None = option(RULE, None, help="Apply --keep to each group of this column.")
 
@@ -112,6 +112,6 @@ def _bounds(texts: list[str]) -> tuple[tuple[str, float], ...]:
     for text in texts:
         name, value = options.setting(text)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"expected a bound such as match=0.7, got {text!r}")
+            raise ConfigError(f"expected a bound such as match=0.5, got {text!r}")
         bounds.append((name, float(value)))
     return tuple(bounds)

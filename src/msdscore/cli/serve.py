@@ -20,6 +20,9 @@ class ServiceOptions:
     embed: list[str] = option(
         SERVICE, [], help="Origin, such as http://localhost:8888, that may show the page in a frame. Repeatable."
     )
+    allow_origin: list[str] = option(
+        SERVICE, [], help="Origin, such as https://app.example.org, whose pages may call the API. Repeatable."
+    )
     token: str | None = option(SERVICE, None, envvar="MSDSCORE_TOKEN", help="Bearer token that clients must send.")
     timeout: float = option(SERVICE, 60.0, min=1, help="Request timeout in seconds.")
     max_batch: int = option(SPEED, 64, min=1, help="Maximum captions per batch.")
@@ -35,6 +38,7 @@ def serve(service: ServiceOptions, scorer: options.ScorerOptions) -> None:
 
     settings = ServeSettings(
         host=service.host, port=service.port, allow_hosts=tuple(service.allow_host), embed=tuple(service.embed),
+        allow_origins=tuple(service.allow_origin),
         token=service.token, max_batch=service.max_batch, max_wait=service.max_wait / 1000, max_queue=service.max_queue,
         timeout=service.timeout, cache=service.cache << 20,
         **({} if scorer.max_pixels is None else {"max_pixels": scorer.max_pixels}),

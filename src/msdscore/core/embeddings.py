@@ -3,16 +3,30 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn.functional import pad
+import numpy as np
 
-from msdscore.core.device import sent
+from msdscore.core.arrays import (
+    Array,
+    Bool,
+    Float,
+    Int,
+    Shaped,
+    accumulation_dtype,
+    astype,
+    at_least,
+    device_of,
+    integers,
+    is_torch,
+    masked,
+    namespace,
+    on_cpu,
+    take_rows,
+    to_numpy,
+)
 
-Points = Float[Tensor, "batch points dim"]
-Mask = Bool[Tensor, "batch points"]  # True for real points
-PerPoint = Float[Tensor, "batch points"]
+Points = Float[Array, "batch points dim"]
+Mask = Bool[Array, "batch points"]  # True for real points
+PerPoint = Float[Array, "batch points"]
 # Smallest length a vector is divided by, as in the authors' scripts.
 TINY = 1e-6
 
@@ -28,7 +42,7 @@ class PatchLayout:
 
     size: tuple[int, int]  # width, height of the original image
     grid: tuple[int, int]  # rows, columns
-    boxes: Float[Tensor, "points 4"]
+    boxes: Float[np.ndarray, "points 4"]
     warnings: tuple[str, ...] = ()
 
 
@@ -51,20 +65,27 @@ class TokenLayout:
 class Embeddings:
     """Local unit vectors and one pooled unit vector for each item of a batch; `mask` is True for real points.
 
-    Points and pooled vectors may have different sizes: a backbone can have separate local and global spaces. `filled`
-    is True for every item that has a real point, if the host knows it without synchronising with the device. `keys` are
-    integers computed from each item's content, which seed the random starts of mixtures.
+    Vectors and mask are arrays of one library, NumPy or torch, on one device; everything that is computed from them is
+    of the same library. Points and pooled vectors may have different sizes: a backbone can have separate local and
+    global spaces. `filled` is True for every item that has a real point, if the host knows it without synchronising
+    with the device. `keys` are integers computed from each item's content, which seed the random starts of mixtures.
     """
 
     points: Points
     mask: Mask
-    pooled: Float[Tensor, "batch pooled_dim"]
+    pooled: Float[Array, "batch pooled_dim"]
     layout: tuple[PatchLayout | TokenLayout, ...] = ()
     filled: tuple[bool, ...] | None = None
-    keys: Int[Tensor, " batch"] | None = None
+    keys: Int[Array, " batch"] | None = None
 
     def __len__(self) -> int:
         return self.points.shape[0]
+
+    @property
+    def lengths(self) -> Int[Array, " batch"]:
+        """The number of real points of every item."""
+        xp = namespace(self.mask)
+        return xp.sum(astype(self.mask, xp.int64), axis=1)
 
     @property
     def nbytes(self) -> int:
@@ -74,26 +95,27 @@ class Embeddings:
 
 def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
     """Select items of a batch, in the order of `index`."""
-    rows = sent(torch.tensor(index, dtype=torch.int64), batch.points.device)
+    rows = integers(index, like=batch.mask)
     return Embeddings(
-        batch.points[rows],
-        batch.mask[rows],
-        batch.pooled[rows],
+        take_rows(batch.points, rows),
+        take_rows(batch.mask, rows),
+        take_rows(batch.pooled, rows),
         tuple(batch.layout[number] for number in index) if batch.layout else (),
         None if batch.filled is None else tuple(batch.filled[number] for number in index),
-        None if batch.keys is None else batch.keys[rows],
+        None if batch.keys is None else take_rows(batch.keys, rows),
     )
 
 
 def split(batch: Embeddings) -> list[Embeddings]:
     """Split a batch into single items, without the padding after their last points."""
+    xp = namespace(batch.points)
     # One synchronisation with the device for all of them.
-    widths = extents(batch.mask).clamp_min(1).tolist() if batch.mask.shape[1] else [0] * len(batch)
+    widths = at_least(to_numpy(extents(batch.mask)), 1).tolist()
     return [
         Embeddings(
-            batch.points[row : row + 1, :width].clone(),
-            batch.mask[row : row + 1, :width].clone(),
-            batch.pooled[row : row + 1].clone(),
+            xp.asarray(batch.points[row : row + 1, :width, :], copy=True),
+            xp.asarray(batch.mask[row : row + 1, :width], copy=True),
+            xp.asarray(batch.pooled[row : row + 1, :], copy=True),
             batch.layout[row : row + 1],
         )
         for row, width in enumerate(widths)
@@ -104,75 +126,89 @@ def join(batches: Sequence[Embeddings]) -> Embeddings:
     """Concatenate batches, padded to the longest item."""
     if len(batches) == 1:
         return batches[0]
-    width = max(batch.points.shape[1] for batch in batches)
+    xp, width = namespace(batches[0].points), max(batch.points.shape[1] for batch in batches)
     filled = [batch.filled for batch in batches if batch.filled is not None]
     keys = [batch.keys for batch in batches if batch.keys is not None]
     return Embeddings(
-        torch.cat([widen(batch.points, width) for batch in batches]),
-        torch.cat([widen(batch.mask, width) for batch in batches]),
-        torch.cat([batch.pooled for batch in batches]),
+        xp.concat([widen(batch.points, width) for batch in batches]),
+        xp.concat([widen(batch.mask, width) for batch in batches]),
+        xp.concat([batch.pooled for batch in batches]),
         tuple(layout for batch in batches for layout in batch.layout),
         tuple(item for part in filled for item in part) if len(filled) == len(batches) else None,
-        torch.cat(keys) if len(keys) == len(batches) else None,
+        xp.concat(keys) if len(keys) == len(batches) else None,
     )
 
 
-def widen(values: Tensor, width: int) -> Tensor:
-    """Pad a tensor with zeros along its points, to `width` of them.
+def widen(values: Shaped[Array, "batch points *rest"], width: int) -> Shaped[Array, "batch width *rest"]:
+    """Pad an array with zeros along its points, to `width` of them.
 
-    >>> widen(torch.ones(1, 2, dtype=torch.bool), 3)
-    tensor([[ True,  True, False]])
+    >>> widen(np.ones((1, 2), dtype=bool), 3).tolist()
+    [[True, True, False]]
     """
-    missing = width - values.shape[1]
-    return pad(values, (0, 0) * (values.dim() - 2) + (0, missing)) if missing > 0 else values
+    xp, missing = namespace(values), width - values.shape[1]
+    if missing <= 0:
+        return values
+    shape = (values.shape[0], missing, *values.shape[2:])
+    return xp.concat([values, xp.zeros(shape, dtype=values.dtype, device=device_of(values))], axis=1)
 
 
-def extents(mask: Mask) -> Int[Tensor, " batch"]:
+def to_width(values: Shaped[Array, "batch points *rest"], width: int) -> Shaped[Array, "batch width *rest"]:
+    """Crop an array along its points, or pad it with zeros, to `width` of them."""
+    return values[:, :width, ...] if width < values.shape[1] else widen(values, width)
+
+
+def extents(mask: Mask) -> Int[Array, " batch"]:
     """The number of points of every item up to its last real one.
 
-    >>> extents(torch.tensor([[True, False, True, False]]))
-    tensor([3])
+    >>> extents(np.array([[True, False, True, False]])).tolist()
+    [3]
     """
-    return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(dim=1)
+    xp = namespace(mask)
+    if not mask.shape[1]:
+        return xp.zeros(mask.shape[0], dtype=xp.int64, device=device_of(mask))
+    ends = xp.arange(1, mask.shape[1] + 1, device=device_of(mask))
+    return xp.max(xp.where(mask, ends, 0), axis=1)
 
 
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of sums: float32 for half precision, otherwise the dtype itself.
-
-    >>> accumulation_dtype(torch.bfloat16)
-    torch.float32
-    """
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-def unit(vectors: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+def unit(vectors: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
     r"""Vectors of length one, :math:`x/\lVert x\rVert`, in float32 or better; a zero vector stays zero.
 
-    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    tensor([[0.6000, 0.8000],
-            [0.0000, 0.0000]])
+    >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]])).round(4).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
     """
-    wide = vectors.to(accumulation_dtype(vectors.dtype))
+    xp, wide = namespace(vectors), astype(vectors, accumulation_dtype(vectors))
     # Scaling by the largest entry first prevents overflow and underflow of the squares.
-    peak = wide.abs().amax(dim=-1, keepdim=True)
-    scaled = wide / torch.where(peak > 0, peak, torch.ones_like(peak))
-    return scaled / scaled.norm(dim=-1, keepdim=True).clamp_min(TINY)
+    peak = xp.max(xp.abs(wide), axis=-1, keepdims=True)
+    scaled = wide / xp.where(peak > 0, peak, 1.0)
+    return scaled / at_least(length(scaled)[..., None], TINY)
+
+
+def length(vectors: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
+    """The Euclidean length of vectors.
+
+    >>> length(np.array([[3.0, 4.0]])).tolist()
+    [5.0]
+    """
+    if is_torch(vectors):
+        return vectors.norm(dim=-1)
+    xp = namespace(vectors)
+    return xp.sqrt(xp.sum(vectors * vectors, axis=-1))
 
 
 def real_points(points: Points, mask: Mask) -> Points:
     """The points in their accumulation dtype, with zeros at padding."""
-    wide = points.to(accumulation_dtype(points.dtype))
+    wide = astype(points, accumulation_dtype(points))
     # Checking first saves a pass over the vectors on a CPU, but on a GPU the host would wait for the device.
-    if mask.device.type == "cpu" and bool(mask.all()):
+    if on_cpu(mask) and bool(namespace(mask).all(mask)):
         return wide
-    return wide.masked_fill(~mask.unsqueeze(-1), 0.0)
+    return masked(wide, mask[..., None], 0.0)
 
 
-def masked_mean(points: Points, mask: Mask) -> Float[Tensor, "batch dim"]:
+def masked_mean(points: Points, mask: Mask) -> Float[Array, "batch dim"]:
     r"""Normalised mean of the real points, :math:`\sum_i x_i / \lVert\sum_i x_i\rVert`.
 
-    >>> points = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]]])
-    >>> masked_mean(points, torch.tensor([[True, True, False]]))
-    tensor([[0.7071, 0.7071]])
+    >>> points = np.array([[[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]]])
+    >>> masked_mean(points, np.array([[True, True, False]])).round(4).tolist()
+    [[0.7071, 0.7071]]
     """
-    return unit(real_points(points, mask).sum(dim=1))
+    return unit(namespace(points).sum(real_points(points, mask), axis=1))

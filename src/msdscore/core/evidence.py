@@ -13,28 +13,33 @@ a likely absent one of its kind; :math:`h` is 1, or the log-odds of the median t
 .. math::
     \text{precision} = \frac{\sum w\,t}{\sum w},\qquad
     \text{information} = \frac{\sum w\,t}{s \sqrt{\sum w^2}},\qquad
-    \text{doubt} = \sigma\Bigl(\frac{\sum w\,o}{\sum w}\Bigr) \sum w \max(h - o, 0)
+    \text{penalty} = \sigma\Bigl(\frac{\sum w\,o}{\sum w}\Bigr) \sum w \max(h - o, 0)
 
 Precision is a weighted mean of margins, information their sum in units of its spread :math:`s` over background images.
-A mean over forty words hides the one that is false; doubt is a sum over the words that are less supported than usual,
-times how far the caption belongs to the image at all: on a wrong image every word is in doubt, and without that factor
-the longer caption would lose. Words that cannot be judged, and words that the caption negates, are excluded.
+A mean over forty words hides the one that is false; the penalty is a sum over the words that are less supported than
+usual, times how far the caption belongs to the image at all: on a wrong image every word is in doubt, and without that
+factor the longer caption would lose. It is therefore low for a caption that is entirely wrong; `invented`, the expected
+share of false words, is not. Words that cannot be judged, and words that the caption negates, are excluded.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+import numpy as np
 
+from msdscore.core.arrays import Array, Float, Int, astype, at_least, from_numpy, gather, namespace, sigmoid
+from msdscore.core.divergence import total
+from msdscore.core.lengths import LENGTHS, Flags, Floats, Ints, by_length, length_weights
 from msdscore.core.mixture import Mixture
-from msdscore.core.paper import total
 
-WordTerms = Float[Tensor, "pairs words"]
+WordTerms = Float[Array, "pairs words"]
+WordNumbers = Float[np.ndarray, "*words"]  # on the host
+WordKinds = Int[np.ndarray, "*words"]  # indices of kinds
 
 ZERO = 0.1  # p-value below which words are orange, and have terms below zero
-TYPICAL = 0.5  # p-value from which words are blue, and raise no doubt
+TYPICAL = 0.5  # p-value from which words are blue, and add no penalty
+NEAREST = 5  # captions that familiarity is a mean over
 PRIOR = 0.9  # share of true words in captions by people and good captioners
 JUDGED = 0.1  # minimum reliability of a judged word: present and absent mentions have an AUC of 0.66
 
@@ -60,7 +65,7 @@ class WordKind:
 
     @property
     def settled(self) -> float:
-        """The log-odds from which a word raises no doubt: 1, or those of the median true word if they are lower."""
+        """The log-odds from which a word adds no penalty: 1, or those of the median true word if they are lower."""
         typical = self.quantiles[round(TYPICAL * (len(self.quantiles) - 1))]
         return min(self.slope * typical + self.intercept, 1.0)
 
@@ -78,6 +83,8 @@ class WordCalibration:
     other: float
     kinds: tuple[WordKind, ...]
     spread: float
+    # By class of length (see `core.lengths`): the kinds, then words for persons; none in earlier banks.
+    lengths: tuple[tuple[WordKind, ...], ...] = ()
 
     def kind_of(self, stem: str) -> int | None:
         """The index of a word's kind; None for a word that cannot be judged.
@@ -97,38 +104,67 @@ class WordCalibration:
         value = self.reliability.get(stem, self.other)
         return value if value >= JUDGED else 0.0
 
-    def p_values(self, evidence: Float[Tensor, " words"], kind: Int[Tensor, " words"]) -> Float[Tensor, " words"]:
+    def judge(self, evidence: Floats, kind: Ints, counts: Floats) -> tuple[Floats, Floats]:
+        """P-values and probabilities of words, in captions with `counts` content words.
+
+        The p-value is the share of true words of the same kind, in captions of this length, whose evidence is at most
+        that of the word. The probability is that of a true word if a share `PRIOR` of words is true. A `kind` after the
+        last one is that of persons.
+
+        >>> kind = WordKind(0.1, (0.0, 1.0, 2.0), 1.0, 0.0)
+        >>> words = WordCalibration({}, 0.2, (kind,), 2.0)
+        >>> words.judge(np.array([-1.0, 0.5, 9.0]), np.zeros(3, dtype=np.int64), np.ones(3))[0]
+        array([0.  , 0.25, 1.  ])
+        """
+        levels = self.lengths or (self.kinds,) * len(LENGTHS)
+        p_values, odds = np.zeros(evidence.shape), np.zeros(evidence.shape)
+        for number in np.unique(kind).tolist():
+            here = kind == number
+            values = evidence[here]
+
+            def rank(length: int, chosen: Flags, number: int = number, values: Floats = values) -> Floats:
+                quantiles = levels[length][number].quantiles
+                return np.interp(values[chosen], quantiles, np.linspace(0, 1, len(quantiles)))
+
+            def log_odds(length: int, chosen: Flags, number: int = number, values: Floats = values) -> Floats:
+                level = levels[length][number]
+                return level.slope * values[chosen] + level.intercept
+
+            p_values[here] = by_length(counts[here], rank)
+            odds[here] = by_length(counts[here], log_odds)
+        return p_values, 1 / (1 + np.exp(-odds) * (1 - PRIOR) / PRIOR)
+
+    def p_values(self, evidence: WordNumbers, kind: WordKinds) -> WordNumbers:
         """The share of true words of the same kind whose evidence is at most that of each word.
 
         >>> kind = WordKind(0.1, (0.0, 1.0, 2.0), 1.0, 0.0)
-        >>> WordCalibration({}, 0.2, (kind,), 2.0).p_values(torch.tensor([-1.0, 0.5, 9.0]), torch.tensor([0, 0, 0]))
-        tensor([0.0000, 0.2500, 1.0000], dtype=torch.float64)
+        >>> WordCalibration({}, 0.2, (kind,), 2.0).p_values(np.array([-1.0, 0.5, 9.0]), np.array([0, 0, 0])).tolist()
+        [0.0, 0.25, 1.0]
         """
-        wide = evidence.double()
-        p_values = torch.empty_like(wide)
+        p_values = np.empty(evidence.shape)
         for number, chosen in enumerate(self.kinds):
             here = kind == number
-            values, quantiles = wide[here], torch.tensor(chosen.quantiles, dtype=torch.float64)
+            values, quantiles = evidence[here], np.array(chosen.quantiles)
             # The rank among the quantiles, linear between them.
-            after = torch.searchsorted(quantiles, values.contiguous()).clamp(1, len(quantiles) - 1)
+            after = np.clip(np.searchsorted(quantiles, values), 1, len(quantiles) - 1)
             low, high = quantiles[after - 1], quantiles[after]
-            share = ((values - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+            share = np.clip((values - low) / np.maximum(high - low, 1e-12), 0, 1)
             p_values[here] = (after - 1 + share) / (len(quantiles) - 1)
         return p_values
 
-    def probabilities(self, evidence: Float[Tensor, " words"], kind: Int[Tensor, " words"]) -> Float[Tensor, " words"]:
+    def probabilities(self, evidence: WordNumbers, kind: WordKinds) -> WordNumbers:
         """The probability that each word is true, if a share `PRIOR` of words is."""
-        even = self.of_kinds("slope", kind) * evidence.double() + self.of_kinds("intercept", kind)
-        return torch.sigmoid(even + torch.logit(torch.tensor(PRIOR, dtype=torch.float64)))
+        even = self.of_kinds("slope", kind) * evidence + self.of_kinds("intercept", kind)
+        return sigmoid(even + math.log(PRIOR / (1 - PRIOR)))
 
-    def of_kinds(self, name: str, kind: Int[Tensor, "*words"]) -> Float[Tensor, "*words"]:
+    def of_kinds(self, name: str, kind: WordKinds) -> WordNumbers:
         """A number of the kind of each word, by its name: `zero`, `slope`, `intercept` or `settled`.
 
         >>> kinds = (WordKind(0.1, (0.0, 1.0), 1.0, 0.0), WordKind(0.5, (0.0, 1.0), 3.0, 0.0))
-        >>> WordCalibration({}, 0.2, kinds, 2.0).of_kinds("slope", torch.tensor([[1, 0]]))
-        tensor([[3., 1.]], dtype=torch.float64)
+        >>> WordCalibration({}, 0.2, kinds, 2.0).of_kinds("slope", np.array([[1, 0]])).tolist()
+        [[3.0, 1.0]]
         """
-        return torch.tensor([getattr(own, name) for own in self.kinds], dtype=torch.float64)[kind]
+        return np.array([getattr(own, name) for own in self.kinds], dtype=np.float64)[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,57 +178,63 @@ class Vocabulary:
 
     words: tuple[str, ...]
     stems: tuple[str, ...]
-    frequency: Float[Tensor, " words"]
-    points: Float[Tensor, "words dim"]
-    alike: Int[Tensor, "words neighbours"]
+    frequency: Float[np.ndarray, " words"]
+    points: Float[np.ndarray, "words dim"]
+    alike: Int[np.ndarray, "words neighbours"]
     coefficients: tuple[float, float, float]
 
-    def probabilities(self, evidence: Float[Tensor, " words"]) -> Float[Tensor, " words"]:
-        """The probability that captions of an image contain each word, from its evidence."""
+    def probabilities(self, evidence: WordNumbers) -> WordNumbers:
+        """The probability that captions of an image contain each word, from its evidence in float64."""
         constant, slope, prior = self.coefficients
-        return torch.sigmoid(constant + slope * evidence.double() + prior * torch.logit(self.frequency.double()))
+        frequency = self.frequency.astype(np.float64)
+        return sigmoid(constant + slope * evidence + prior * np.log(frequency / (1 - frequency)))
 
 
-def word_evidence(evidence: Float[Tensor, "pairs tokens"], words: Int[Tensor, "pairs words pieces"]) -> WordTerms:
+def word_evidence(evidence: Float[Array, "pairs tokens"], words: Int[Array, "pairs words pieces"]) -> WordTerms:
     """The evidence of words: the mean over their tokens, whose indices are `words` (−1: none).
 
-    >>> word_evidence(torch.tensor([[1.0, 3.0, 5.0]]), torch.tensor([[[0, 1], [2, -1]]]))
-    tensor([[2., 5.]])
+    >>> word_evidence(np.array([[1.0, 3.0, 5.0]]), np.array([[[0, 1], [2, -1]]])).tolist()
+    [[2.0, 5.0]]
     """
-    real = words >= 0
-    flat = evidence.gather(1, words.clamp_min(0).flatten(1)).view(words.shape)
-    count = real.sum(dim=2)
-    sums = total((flat * real).flatten(0, 1)).view(count.shape)
-    return sums / count.clamp_min(1)
+    xp, (pairs, count, pieces) = namespace(evidence), words.shape
+    real = astype(words >= 0, evidence.dtype)
+    chosen = gather(evidence, xp.reshape(at_least(words, 0), (pairs, count * pieces)))
+    sums = total(xp.reshape(chosen, (pairs * count, pieces)) * xp.reshape(real, (pairs * count, pieces)))
+    return xp.reshape(sums, (pairs, count)) / at_least(xp.sum(real, axis=2), 1)
 
 
 def precision_terms(margin: WordTerms, weights: WordTerms) -> WordTerms:
     """Terms whose sum is precision.
 
-    >>> precision_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 3.0]]))
-    tensor([[ 0.5000, -0.7500]])
+    >>> precision_terms(np.array([[2.0, -1.0]]), np.array([[1.0, 3.0]])).tolist()
+    [[0.5, -0.75]]
     """
-    return weights * margin / total(weights).unsqueeze(1).clamp_min(torch.finfo(margin.dtype).tiny)
+    return weights * margin / at_least(total(weights), _least(margin))[:, None]
 
 
 def information_terms(margin: WordTerms, weights: WordTerms, *, spread: float) -> WordTerms:
     """Terms whose sum is information.
 
-    >>> information_terms(torch.tensor([[2.0, -1.0]]), torch.tensor([[3.0, 4.0]]), spread=0.5)
-    tensor([[ 2.4000, -1.6000]])
+    >>> information_terms(np.array([[2.0, -1.0]]), np.array([[3.0, 4.0]]), spread=0.5).round(4).tolist()
+    [[2.4, -1.6]]
     """
-    length = total(weights.square()).sqrt().unsqueeze(1)
-    return weights * margin / (spread * length.clamp_min(torch.finfo(margin.dtype).tiny))
+    length = namespace(weights).sqrt(total(weights * weights))[:, None]
+    return weights * margin / (spread * at_least(length, _least(margin)))
 
 
-def doubt_terms(odds: WordTerms, settled: WordTerms, weights: WordTerms) -> WordTerms:
-    """Terms that add up to doubt; `settled` are the log-odds from which words of each kind raise none.
+def penalty_terms(odds: WordTerms, settled: WordTerms, weights: WordTerms) -> WordTerms:
+    """Terms that add up to the penalty; `settled` are the log-odds from which words of each kind raise none.
 
-    >>> doubt_terms(torch.tensor([[1.0, -1.0]]), torch.tensor([[0.5, 2.0]]), torch.tensor([[1.0, 1.0]]))
-    tensor([[0.0000, 1.5000]])
+    >>> penalty_terms(np.array([[1.0, -1.0]]), np.array([[0.5, 2.0]]), np.array([[1.0, 1.0]])).tolist()
+    [[0.0, 1.5]]
     """
-    mean = total(weights * odds) / total(weights).clamp_min(torch.finfo(odds.dtype).tiny)
-    return torch.sigmoid(mean).unsqueeze(1) * weights * (settled - odds).clamp_min(0)
+    mean = total(weights * odds) / at_least(total(weights), _least(odds))
+    return sigmoid(mean)[:, None] * weights * at_least(settled - odds, 0)
+
+
+def _least(values: WordTerms) -> float:
+    """The smallest divisor that is not zero."""
+    return float(namespace(values).finfo(values.dtype).smallest_normal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,44 +243,76 @@ class Match:
 
     .. math:: \sigma\bigl(c_0 + c_1 x + c_2 \log L + c_3 x \log L\bigr)
 
-    with :math:`x` the score and :math:`L` the number of judged words. `settings` are those that it was fitted with; it
-    does not apply to others.
+    with :math:`x` the score and :math:`L` the number of judged words; in newer banks with a constant and a slope for
+    each class of length, by the number of content words, and linear between the classes. `settings` are those that it
+    was fitted with; it does not apply to others.
     """
 
     coefficients: tuple[float, float, float, float]
     settings: str
+    # Constant and slope by class of length (see `core.lengths`), used instead; none in earlier banks.
+    lengths: tuple[tuple[float, float], ...] = ()
 
-    def __call__(self, scores: Float[Tensor, " pairs"], words: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
+    def __call__(
+        self, scores: Float[np.ndarray, " pairs"], words: Float[np.ndarray, " pairs"]
+    ) -> Float[np.ndarray, " pairs"]:
         """The probability for every score.
 
-        >>> Match((-1.0, 2.0, 0.0, 0.0), "")(torch.tensor([0.5]), torch.tensor([7.0]))
-        tensor([0.5000])
+        >>> Match((-1.0, 2.0, 0.0, 0.0), "")(np.array([0.5]), np.array([7.0])).tolist()
+        [0.5]
         """
+        if self.lengths:
+            constants, slopes = np.array(self.lengths).T
+            weights = length_weights(np.asarray(words, dtype=np.float64))
+            return sigmoid(weights @ constants + (weights @ slopes) * scores)
         first, slope, offset, steeper = self.coefficients
-        length = words.clamp_min(1).log()
-        return torch.sigmoid(first + slope * scores + offset * length + steeper * scores * length)
+        length = np.log(np.maximum(words, 1))
+        return sigmoid(first + slope * scores + offset * length + steeper * scores * length)
 
 
-READINGS = ((0.7, "good"), (0.3, "doubtful"), (0.0, "poor"))  # of a match: lower bounds
+# Of a match: lower bounds, chosen by the curves of docs/numbers.md. The pages of reports and the service repeat them.
+VERDICTS = ((0.5, "good"), (0.2, "doubtful"), (0.0, "poor"))
 
 
-def reading(match: float | None, *, is_caption: bool = True) -> str | None:
-    """A match in one word; a text without the form of a caption is never good.
+def verdict(match: float | None, *, withheld: bool = False) -> str | None:
+    """A match in one word, that of the number with two decimals; None if it is unknown or `withheld`.
 
-    >>> reading(0.8), reading(0.5), reading(0.1), reading(None), reading(0.8, is_caption=False)
-    ('good', 'doubtful', 'poor', None, 'doubtful')
+    >>> verdict(0.8), verdict(0.496), verdict(0.494), verdict(0.1), verdict(None), verdict(0.8, withheld=True)
+    ('good', 'good', 'doubtful', 'poor', None, None)
     """
-    if match is None:
+    if match is None or withheld:
         return None
-    return next(word for least, word in READINGS if match >= least and (is_caption or word != READINGS[0][1]))
+    return next(word for least, word in VERDICTS if round(match, 2) >= least)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Familiarity:
+    """How near an image is to captions of many images: the mean cosine with the nearest of them.
+
+    Photographs of everyday things are near some caption; drawings, documents and satellite images are not. An image
+    below `limit` is unlike those that the encoder was calibrated on, so its captions get no verdict.
+    """
+
+    captions: Float[np.ndarray, "captions dim"]  # pooled unit vectors
+    limit: float
+
+    def __call__(self, pooled: Float[Array, "images dim"]) -> Float[Array, " images"]:
+        """The mean cosine of every image with its nearest captions.
+
+        >>> Familiarity(np.eye(3), 0.2)(np.array([[1.0, 0.0, 0.0]])).round(2).tolist()
+        [0.33]
+        """
+        xp, captions = namespace(pooled), from_numpy(self.captions, pooled)
+        cosines = astype(pooled, captions.dtype) @ xp.matrix_transpose(captions)
+        return xp.mean(xp.sort(cosines, axis=1)[:, -NEAREST:], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Bank:
     """Background images, which calibrate tokens, and background captions, which calibrate patches.
 
-    For the evidence form `words` calibrates evidence, `match` turns a score into a probability, and `vocabulary`
-    names image content that a caption omits.
+    For the evidence form `words` calibrates evidence, `match` turns a score into a probability, `vocabulary`
+    names image content that a caption omits, and `familiarity` tells images that the encoder knows from others.
     """
 
     images: Mixture
@@ -246,3 +320,4 @@ class Bank:
     words: WordCalibration | None = None
     match: Match | None = None
     vocabulary: Vocabulary | None = None
+    familiarity: Familiarity | None = None

@@ -22,11 +22,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
-from msdscore.core.embeddings import TINY, Mask, PerPoint, Points, real_points
+from msdscore.core.arrays import (
+    Array,
+    Bool,
+    Device,
+    Float,
+    Int,
+    astype,
+    at_least,
+    device_of,
+    gather,
+    is_torch,
+    logsumexp,
+    masked,
+    namespace,
+    on_cpu,
+    on_device,
+    softmax,
+    take_rows,
+    to_numpy,
+)
+from msdscore.core.embeddings import TINY, Mask, PerPoint, Points, length, real_points
 
 # Component families; all but the first are in `variants`.
 Kind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
@@ -47,16 +63,16 @@ _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, splitmix64
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 
-Shares = Float[Tensor, "batch components points"]  # of points in components, or products with them
-PerComponent = Float[Tensor, "batch components"]
-Means = Float[Tensor, "batch components dim"]
-Indices = Int[Tensor, "batch components"]  # indices of points
-Keys = Int[Tensor, " batch"]  # computed from each item's content
+Shares = Float[Array, "batch components points"]  # of points in components, or products with them
+PerComponent = Float[Array, "batch components"]
+Means = Float[Array, "batch components dim"]
+Indices = Int[Array, "batch components"]  # indices of points
+Keys = Int[Array, " batch"]  # computed from each item's content
 # Indices of points: the first half starts the components, the second half is the reserve from which a dead component
 # is restarted. With fewer points than seeds the list repeats from the start.
-Seeds = Int[Tensor, "batch seeds"]
+Seeds = Int[Array, "batch seeds"]
 # Similarities of one chosen point per item to all points of that item.
-Similarities = Callable[[Int[Tensor, "batch 1"]], Float[Tensor, "batch 1 points"]]
+Similarities = Callable[[Int[Array, "batch 1"]], Float[Array, "batch 1 points"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,32 +98,38 @@ class Mixture:
     def __len__(self) -> int:
         return self.means.shape[0]
 
-    def take(self, index: Int[Tensor, " items"] | slice) -> "Mixture":
+    def take(self, index: Int[Array, " items"]) -> "Mixture":
         """Select mixtures of the batch."""
-        return Mixture(self.means[index], self.log_weights[index], self.kappa)
+        return Mixture(take_rows(self.means, index), take_rows(self.log_weights, index), self.kappa)
 
-    def to(self, device: torch.device | str) -> "Mixture":
-        """Move the mixtures to a device."""
-        return Mixture(self.means.to(device), self.log_weights.to(device), self.kappa)
+    def part(self, start: int, end: int) -> "Mixture":
+        """Consecutive mixtures of the batch, without a copy."""
+        return Mixture(self.means[start:end, ...], self.log_weights[start:end, ...], self.kappa)
+
+    def on(self, device: Device) -> "Mixture":
+        """The mixtures on a device: "cpu" for NumPy, or a device of torch."""
+        means, log_weights = (on_device(to_numpy(own), device) for own in (self.means, self.log_weights))
+        return Mixture(means, log_weights, self.kappa)
 
 
 class GramSpace:
     """All inner products computed once; a step of EM costs N² K whatever the dimension."""
 
     def __init__(self, points: Points) -> None:
-        # For few points a CPU is faster with a transposed copy than with a transposed view.
-        self._few = points.device.type == "cpu" and points.shape[1] <= FEW_POINTS
+        # For few points torch on a CPU is faster with a transposed copy than with a transposed view.
+        self._few = is_torch(points) and on_cpu(points) and points.shape[1] <= FEW_POINTS
         self._gram = points @ (points.mT.contiguous() if self._few else points.mT)
 
     def similarities(self, index: Indices) -> Shares:
         """Inner products of chosen points with all points: rows of the Gram matrix."""
-        return self._gram.gather(1, index.unsqueeze(-1).expand(-1, -1, self._gram.shape[2]))
+        return gather(self._gram, index)
 
     def resultant(self, shares: Shares) -> tuple[Shares, PerComponent]:
         r"""Products of each weighted sum with all points, :math:`\gamma G`, and the sums' lengths."""
-        # For few points a CPU spends less on one broadcast than on one library call per item.
-        pull = (self._gram.unsqueeze(1) * shares.unsqueeze(2)).sum(dim=-1) if self._few else shares @ self._gram
-        return pull, (shares * pull).sum(dim=-1).clamp_min(TINY**2).sqrt()
+        xp = namespace(shares)
+        # For few points torch on a CPU spends less on one broadcast than on one library call per item.
+        pull = xp.sum(self._gram[:, None, ...] * shares[:, :, None, :], axis=-1) if self._few else shares @ self._gram
+        return pull, xp.sqrt(at_least(xp.sum(shares * pull, axis=-1), TINY**2))
 
 
 class DirectSpace:
@@ -118,13 +140,12 @@ class DirectSpace:
 
     def similarities(self, index: Indices) -> Shares:
         """Products of gathered points with all points."""
-        chosen = self._points.gather(1, index.unsqueeze(-1).expand(-1, -1, self._points.shape[2]))
-        return chosen @ self._points.mT
+        return gather(self._points, index) @ self._points.mT
 
     def resultant(self, shares: Shares) -> tuple[Shares, PerComponent]:
         r""":math:`(\gamma X) X^\top` and :math:`\lVert \gamma X \rVert`."""
         sums = shares @ self._points
-        return sums @ self._points.mT, sums.norm(dim=-1).clamp_min(TINY)
+        return sums @ self._points.mT, at_least(length(sums), TINY)
 
 
 Space = GramSpace | DirectSpace  # operations of EM on a batch of points
@@ -156,37 +177,50 @@ def sample(mask: Mask, keys: Keys, *, seed: int, components: int) -> Seeds:
     The reserve is drawn with replacement. Draws depend only on (seed, key, index of the point) and use integers only,
     so neither device nor dtype nor padding nor the rest of the batch can change them.
 
-    >>> sample(torch.tensor([[True, True, True, False]]), torch.tensor([7]), seed=0, components=2)
-    tensor([[2, 1, 1, 1]])
+    >>> import numpy as np
+    >>> sample(np.array([[True, True, True, False]]), np.array([7]), seed=0, components=2).tolist()
+    [[2, 1, 1, 1]]
     """
-    numbers = torch.arange(mask.shape[1], device=mask.device)
-    seeded = _mix(keys.to(torch.int64) ^ _mix(torch.full_like(keys, seed, dtype=torch.int64))).unsqueeze(1)
-    priority = _mix(seeded + numbers * _GOLDEN)
-    order = priority.masked_fill(~mask, torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
-    draw = torch.arange(2 * components, device=mask.device)
-    real = mask.sum(dim=1, keepdim=True).clamp_min(1)
+    xp, device = namespace(mask), device_of(mask)
+    seeded = _mix(astype(keys, xp.int64) ^ _mix(xp.full(keys.shape, seed, dtype=xp.int64, device=device)))[:, None]
+    priority = _mix(seeded + xp.arange(mask.shape[1], dtype=xp.int64, device=device) * _GOLDEN)
+    order = xp.argsort(xp.where(mask, priority, xp.iinfo(xp.int64).max), axis=1, stable=True)
+    draw = xp.arange(2 * components, dtype=xp.int64, device=device)
+    real = _count(mask)
     # Negative numbers, which no point has: these draws are independent of the order.
     replaced = _shift(_mix(seeded - (draw + 1) * _GOLDEN), 1) % real
-    return order.gather(1, torch.where((draw < components) & (real >= components), draw, replaced))
+    return gather(order, xp.where((draw < components) & (real >= components), draw, replaced))
 
 
 def spread(similarities: Similarities, mask: Mask, *, count: int) -> Seeds:
     """Farthest first: the first real point, then in each step the point least similar to all chosen ones."""
-    distinct = min(count, mask.shape[1])
-    chosen = [mask.to(torch.uint8).argmax(dim=1, keepdim=True)]
-    nearest = similarities(chosen[0]).squeeze(1)
+    xp, distinct = namespace(mask), min(count, mask.shape[1])
+    chosen = [_first(mask)]
+    nearest = similarities(chosen[0])[:, 0, :]
     for _ in range(distinct - 1):
         # The first point whose similarity to its nearest chosen one is smallest, up to near-ties.
-        open_points = nearest.masked_fill(~mask, torch.inf)
-        lowest = open_points.amin(dim=1, keepdim=True)
-        chosen.append((open_points <= lowest + NEAR_TIE).to(torch.uint8).argmax(dim=1, keepdim=True))
-        nearest = torch.maximum(nearest, similarities(chosen[-1]).squeeze(1))
+        open_points = masked(nearest, mask, math.inf)
+        lowest = xp.min(open_points, axis=1, keepdims=True)
+        chosen.append(_first(open_points <= lowest + NEAR_TIE))
+        nearest = xp.maximum(nearest, similarities(chosen[-1])[:, 0, :])
     # The list repeats after the last real point.
-    real = mask.sum(dim=1, keepdim=True).clamp(min=1, max=distinct)
-    return torch.cat(chosen, dim=1).gather(1, torch.arange(count, device=mask.device).unsqueeze(0) % real)
+    real = xp.minimum(_count(mask), distinct)
+    return gather(xp.concat(chosen, axis=1), xp.arange(count, dtype=xp.int64, device=device_of(mask))[None, :] % real)
 
 
-def _mix(number: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+def _count(mask: Mask) -> Int[Array, "batch 1"]:
+    """The number of real points of every item, at least 1."""
+    xp = namespace(mask)
+    return at_least(xp.sum(astype(mask, xp.int64), axis=1, keepdims=True), 1)
+
+
+def _first(flags: Bool[Array, "batch points"]) -> Int[Array, "batch 1"]:
+    """The index of the first True of every row."""
+    xp = namespace(flags)
+    return xp.argmax(astype(flags, xp.uint8), axis=1, keepdims=True)
+
+
+def _mix(number: Int[Array, "..."]) -> Int[Array, "..."]:
     """splitmix64's finaliser: 64-bit integers in, well mixed 64-bit integers out."""
     number = number + _GOLDEN
     number = (number ^ _shift(number, 30)) * _MIX_1
@@ -194,8 +228,8 @@ def _mix(number: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
     return number ^ _shift(number, 31)
 
 
-def _shift(number: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
-    """Logical shift to the right: torch's shift copies the sign bit."""
+def _shift(number: Int[Array, "..."], bits: int) -> Int[Array, "..."]:
+    """Logical shift to the right: that of signed numbers copies the sign bit."""
     return (number >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -208,49 +242,48 @@ def fit(
     cheaper one. Rows are components, columns are points.
     """
     solid = real_points(points, mask)
+    xp, size = namespace(solid), astype(_count(mask), solid.dtype)
     cheaper = (
         GramSpace
         if gram_is_cheaper(solid.shape[1], solid.shape[2], settings.components, settings.iterations)
         else DirectSpace
     )
     form = (space or cheaper)(solid)
-    first, reserve = start_points(form.similarities, mask, keys, settings).chunk(2, dim=1)
+    seeds = start_points(form.similarities, mask, keys, settings)
+    first, reserve = seeds[:, : settings.components], seeds[:, settings.components :]
     pull, spare = form.similarities(first), form.similarities(reserve)
-    real = mask.unsqueeze(1).to(pull.dtype)
-    size = mask.sum(dim=1).clamp_min(1).unsqueeze(1).to(pull.dtype)
-    log_weights = torch.full_like(pull[:, :, 0], -math.log(settings.components))
-    shares, length = _one_hot(first, pull), torch.ones_like(log_weights)
-    dead = torch.zeros_like(log_weights, dtype=torch.bool)
+    real = astype(mask[:, None, :], solid.dtype)
+    log_weights = xp.full_like(pull[:, :, 0], -math.log(settings.components))
+    shares, norms = _one_hot(first, pull), xp.ones_like(log_weights)
+    dead = xp.zeros_like(log_weights, dtype=xp.bool)
     for _ in range(settings.iterations):
-        # pull / length are the cosines of points and means: kappa times them and the weights are the logits.
-        sharpness = (settings.kappa / length).unsqueeze(-1)
-        shares = torch.addcmul(log_weights.unsqueeze(-1), pull, sharpness).softmax(dim=1) * real
-        mass = shares.sum(dim=-1)
-        pull, length = form.resultant(shares)
+        # pull / norms are the cosines of points and means: kappa times them and the weights are the logits.
+        shares = softmax(log_weights[..., None] + pull * (settings.kappa / norms)[..., None], axis=1) * real
+        mass = xp.sum(shares, axis=-1)
+        pull, norms = form.resultant(shares)
         dead = mass < DEAD_MASS
-        pull, length = _revive(dead, spare, pull), torch.where(dead, 1.0, length)
-        weights = torch.where(dead, 1.0, mass) / size
-        log_weights = (weights / weights.sum(dim=1, keepdim=True)).log()
-    coefficients = _revive(dead, _one_hot(reserve, pull), shares / length.unsqueeze(-1))
+        # Dead components are rare: checking first saves a pass on a CPU, but on a GPU the host would wait for it.
+        if not on_cpu(dead) or xp.any(dead):
+            pull, norms, mass = (
+                xp.where(dead[..., None], spare, pull),
+                xp.where(dead, 1.0, norms),
+                xp.where(dead, 1.0, mass),
+            )
+        weights = mass / size
+        log_weights = xp.log(weights / xp.sum(weights, axis=1, keepdims=True))
+    coefficients = xp.where(dead[..., None], _one_hot(reserve, pull), shares / norms[..., None])
     return Mixture(coefficients @ solid, log_weights, settings.kappa)
 
 
-def _revive(dead: Bool[Tensor, "batch components"], spare: Shares, living: Shares) -> Shares:
-    """Rows of the reserve for dead components, the current rows for the others."""
-    # Dead components are rare: checking first saves a pass on a CPU, but on a GPU the host would wait for the device.
-    if dead.device.type == "cpu" and not dead.any():
-        return living
-    return torch.where(dead.unsqueeze(-1), spare, living)
-
-
 def _one_hot(index: Indices, like: Shares) -> Shares:
-    return torch.zeros_like(like).scatter_(2, index.unsqueeze(-1), 1.0)
+    points = namespace(like).arange(like.shape[-1], device=device_of(like))
+    return astype(index[..., None] == points, like.dtype)
 
 
 def log_density(mixture: Mixture, points: Points) -> PerPoint:
     """log P of any points under the mixture of the same item, without the shared normaliser."""
-    cosines = mixture.means @ points.to(mixture.means.dtype).mT
-    return (mixture.kappa * cosines + mixture.log_weights.unsqueeze(-1)).logsumexp(dim=1)
+    cosines = mixture.means @ astype(points, mixture.means.dtype).mT
+    return logsumexp(mixture.kappa * cosines + mixture.log_weights[..., None], axis=1)
 
 
 def expected_log_density(background: Mixture, points: Points) -> PerPoint:
@@ -258,24 +291,27 @@ def expected_log_density(background: Mixture, points: Points) -> PerPoint:
 
     A background in half precision is converted a few items at a time.
     """
-    parts = [log_densities(part, points).sum(dim=1) for part in _parts(background)]
+    xp = namespace(points)
+    parts = [xp.sum(log_densities(part, points), axis=1) for part in _parts(background)]
     return sum(parts[1:], start=parts[0]) / len(background)
 
 
 def log_density_spread(background: Mixture, points: Points) -> PerPoint:
     """Standard deviation of log P of each point over all background items, in the points' dtype."""
-    return torch.cat([log_densities(part, points) for part in _parts(background)], dim=1).std(dim=1, correction=0)
+    xp = namespace(points)
+    return xp.std(xp.concat([log_densities(part, points) for part in _parts(background)], axis=1), axis=1)
 
 
 def _parts(background: Mixture) -> list[Mixture]:
-    return [background.take(slice(start, start + ITEMS)) for start in range(0, len(background), ITEMS)]
+    return [background.part(start, min(start + ITEMS, len(background))) for start in range(0, len(background), ITEMS)]
 
 
-def log_densities(background: Mixture, points: Points) -> Float[Tensor, "batch items points"]:
+def log_densities(background: Mixture, points: Points) -> Float[Array, "batch items points"]:
     """log P of each point under every background item."""
-    items, components, dim = background.means.shape
+    xp, (items, components, dim) = namespace(points), background.means.shape
     # One product per item of the batch, so that the batch size cannot change the rounding.
-    means = background.means.to(points.dtype).reshape(1, items * components, dim).expand(len(points), -1, -1)
-    log_weights = background.log_weights.to(points.dtype).reshape(1, items * components, 1)
+    means = xp.reshape(astype(background.means, points.dtype), (1, items * components, dim))
+    log_weights = xp.reshape(astype(background.log_weights, points.dtype), (1, items * components, 1))
+    means = xp.broadcast_to(means, (points.shape[0], *means.shape[1:]))
     logits = background.kappa * (means @ points.mT) + log_weights
-    return logits.unflatten(1, (items, components)).logsumexp(dim=2)
+    return logsumexp(xp.reshape(logits, (points.shape[0], items, components, points.shape[1])), axis=2)

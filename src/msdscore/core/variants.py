@@ -18,15 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from msdscore.core.embeddings import TINY, Mask, Points, real_points
+from msdscore.core.arrays import Array, Float, astype, at_least, gather, namespace, softmax
+from msdscore.core.embeddings import TINY, Mask, Points, length, real_points
 from msdscore.core.mixture import DEAD_MASS, DirectSpace, FitSettings, Keys, Kind, Mixture, PerComponent, start_points
 
-Statistics = Float[Tensor, "batch components features"]
-PerAxis = Float[Tensor, "batch components dim"]
+Statistics = Float[Array, "batch components features"]
+PerAxis = Float[Array, "batch components dim"]
 # Vectors and offsets of components.
 Natural = tuple[Statistics, PerComponent]
 
@@ -44,48 +41,50 @@ class Family:
     """
 
     features: int  # per coordinate; the first ones are the point itself
-    lift: Callable[[Float[Tensor, "*batch dim"]], Float[Tensor, "*batch features"]]
+    lift: Callable[[Float[Array, "*batch dim"]], Float[Array, "*batch features"]]
     natural: Callable[[Statistics, float], Natural]
     at: Callable[[PerAxis, float], Natural]
 
 
-def _with_squares(points: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch features"]:
-    return torch.cat([points, points * points], dim=-1)
+def _with_squares(points: Float[Array, "*batch dim"]) -> Float[Array, "*batch features"]:
+    return namespace(points).concat([points, points * points], axis=-1)
 
 
 def _adaptive(means: Statistics, kappa: float) -> Natural:
     """A von Mises–Fisher component whose concentration follows from its mean resultant length."""
-    length = means.norm(dim=-1)
-    sharpness = concentration(length, means.shape[-1])
-    return _directed(means / length.clamp_min(TINY).unsqueeze(-1), sharpness)
+    resultant = length(means)
+    sharpness = concentration(resultant, means.shape[-1])
+    return _directed(means / at_least(resultant, TINY)[..., None], sharpness)
 
 
 def _directed(directions: Statistics, sharpness: PerComponent) -> Natural:
     dim = directions.shape[-1]
-    return sharpness.unsqueeze(-1) * directions, log_normaliser(sharpness, dim) - log_uniform(dim)
+    return sharpness[..., None] * directions, log_normaliser(sharpness, dim) - log_uniform(dim)
 
 
 def _spherical(means: Statistics, kappa: float) -> Natural:
     """A Gaussian of variance 1/kappa in every direction; the points' length is one and cancels."""
-    return kappa * means, -0.5 * kappa * (means * means).sum(dim=-1)
+    return kappa * means, -0.5 * kappa * namespace(means).sum(means * means, axis=-1)
 
 
 def _diagonal(means: Statistics, kappa: float, shrinkage: float = 0.0) -> Natural:
     """A Gaussian with a variance per coordinate, shrunk towards the mean of the variances."""
-    mean, square = means.chunk(2, dim=-1)
-    variance = (square - mean * mean).clamp_min(0) + LEAST_VARIANCE
+    dim = means.shape[-1] // 2
+    mean, square = means[..., :dim], means[..., dim:]
+    variance = at_least(square - mean * mean, 0) + LEAST_VARIANCE
     if shrinkage:
-        variance = (1 - shrinkage) * variance + shrinkage * variance.mean(dim=-1, keepdim=True)
+        variance = (1 - shrinkage) * variance + shrinkage * namespace(means).mean(variance, axis=-1, keepdims=True)
     return _axes(mean, variance)
 
 
 def _axes(mean: PerAxis, variance: PerAxis) -> Natural:
-    offset = -0.5 * (variance.log() + mean * mean / variance).sum(dim=-1)
-    return torch.cat([mean / variance, -0.5 / variance], dim=-1), offset
+    xp = namespace(mean)
+    offset = -0.5 * xp.sum(xp.log(variance) + mean * mean / variance, axis=-1)
+    return xp.concat([mean / variance, -0.5 / variance], axis=-1), offset
 
 
 def _axes_at(points: PerAxis, kappa: float) -> Natural:
-    return _axes(points, torch.full_like(points, 1 / kappa))
+    return _axes(points, namespace(points).full_like(points, 1 / kappa))
 
 
 FAMILIES: Mapping[Kind, Family] = {
@@ -93,7 +92,7 @@ FAMILIES: Mapping[Kind, Family] = {
         1,
         lambda points: points,
         _adaptive,
-        lambda points, kappa: _directed(points, torch.full_like(points[..., 0], kappa)),
+        lambda points, kappa: _directed(points, namespace(points).full_like(points[..., 0], kappa)),
     ),
     "gaussian": Family(1, lambda points: points, _spherical, _spherical),
     "gaussian-diagonal": Family(2, _with_squares, _diagonal, _axes_at),
@@ -105,22 +104,25 @@ def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixtur
     """Fit one mixture per item, of the family in the settings, from the features of its points."""
     family, kappa = FAMILIES[settings.mixture], settings.kappa
     lifted = real_points(points, mask)
-    solid, real = lifted[..., : lifted.shape[2] // family.features], mask.unsqueeze(1).to(lifted.dtype)
+    xp, solid = namespace(lifted), lifted[..., : lifted.shape[2] // family.features]
+    real = astype(mask[:, None, :], lifted.dtype)
     seeds = start_points(DirectSpace(solid).similarities, mask, keys, settings)
-    first, reserve = solid.gather(1, seeds.unsqueeze(-1).expand(-1, -1, solid.shape[2])).chunk(2, dim=1)
+    first, reserve = (
+        gather(solid, part) for part in (seeds[:, : settings.components], seeds[:, settings.components :])
+    )
     natural, spare = family.at(first, kappa), family.at(reserve, kappa)
-    log_weights = torch.full_like(natural[1], -math.log(settings.components))
-    size = mask.sum(dim=1).clamp_min(1).unsqueeze(1).to(solid.dtype)
+    log_weights = xp.full_like(natural[1], -math.log(settings.components))
+    size = at_least(xp.sum(real, axis=-1), 1)
     for _ in range(settings.iterations):
         vectors, offsets = natural
-        shares = (vectors @ lifted.mT + (offsets + log_weights).unsqueeze(-1)).softmax(dim=1) * real
-        mass = shares.sum(dim=-1)
+        shares = softmax(vectors @ lifted.mT + (offsets + log_weights)[..., None], axis=1) * real
+        mass = xp.sum(shares, axis=-1)
         dead = mass < DEAD_MASS
-        means = shares @ lifted / mass.clamp_min(DEAD_MASS).unsqueeze(-1)
+        means = shares @ lifted / at_least(mass, DEAD_MASS)[..., None]
         alive = family.natural(means, kappa)
-        natural = torch.where(dead.unsqueeze(-1), spare[0], alive[0]), torch.where(dead, spare[1], alive[1])
-        weights = torch.where(dead, 1.0, mass) / size
-        log_weights = (weights / weights.sum(dim=1, keepdim=True)).log()
+        natural = xp.where(dead[..., None], spare[0], alive[0]), xp.where(dead, spare[1], alive[1])
+        weights = xp.where(dead, 1.0, mass) / size
+        log_weights = xp.log(weights / xp.sum(weights, axis=1, keepdims=True))
     return Mixture(natural[0], natural[1] + log_weights, 1.0)
 
 
@@ -138,41 +140,44 @@ _DEBYE: tuple[tuple[int, tuple[int, ...]], ...] = (
 LEAST_KAPPA, MOST_KAPPA = 1e-3, 1e5
 
 
-def log_bessel(order: float, kappa: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+def log_bessel(order: float, kappa: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     r""":math:`\log I_\nu(\kappa)` of the modified Bessel function of the first kind.
 
-    >>> log_bessel(0.5, torch.tensor([2.0], dtype=torch.float64))
-    tensor([0.7160], dtype=torch.float64)
+    >>> import numpy as np
+    >>> log_bessel(0.5, np.array([2.0])).round(4).tolist()
+    [0.716]
     """
     steps = max(0, math.ceil(LARGE_ORDER - order))
     top = order + steps
     result = _debye(top, kappa)
-    ratio = (result - _debye(top + 1, kappa)).exp()
+    xp = namespace(kappa)
+    ratio = xp.exp(result - _debye(top + 1, kappa))
     # I_{n-1} / I_n = 2n/κ + I_{n+1} / I_n: all terms are positive, so rounding errors do not grow on the way down.
     for step in range(steps):
         ratio = 2 * (top - step) / kappa + 1 / ratio
-        result = result + ratio.log()
+        result = result + xp.log(ratio)
     return result
 
 
-def _debye(order: float, kappa: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+def _debye(order: float, kappa: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """The uniform expansion for large orders (Abramowitz and Stegun 9.7.7)."""
     z = kappa / order
-    root = (1 + z * z).sqrt()
+    xp = namespace(kappa)
+    root = xp.sqrt(1 + z * z)
     t = 1 / root
-    series = torch.ones_like(t)
+    series = xp.ones_like(t)
     for power, (divisor, polynomial) in enumerate(_DEBYE, start=1):
-        value = torch.zeros_like(t)
+        value = xp.zeros_like(t)
         for coefficient in reversed(polynomial):
             value = value * t * t + coefficient
         series = series + value * (t / order) ** power / divisor
-    return order * (root + (z / (1 + root)).log()) - 0.5 * (2 * math.pi * order * root).log() + series.log()
+    return order * (root + xp.log(z / (1 + root))) - 0.5 * xp.log(2 * math.pi * order * root) + xp.log(series)
 
 
-def log_normaliser(kappa: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
+def log_normaliser(kappa: Float[Array, "*batch"], dim: int) -> Float[Array, "*batch"]:
     r""":math:`\log C_D(\kappa)`: the log density minus :math:`\kappa\,\mu^\top x`."""
     order = dim / 2 - 1
-    return order * kappa.log() - (order + 1) * math.log(2 * math.pi) - log_bessel(order, kappa)
+    return order * namespace(kappa).log(kappa) - (order + 1) * math.log(2 * math.pi) - log_bessel(order, kappa)
 
 
 def log_uniform(dim: int) -> float:
@@ -184,10 +189,11 @@ def log_uniform(dim: int) -> float:
     return math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
 
 
-def concentration(length: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
+def concentration(resultant: Float[Array, "*batch"], dim: int) -> Float[Array, "*batch"]:
     r"""The concentration for a mean resultant length: :math:`(\bar r D - \bar r^3)/(1 - \bar r^2)`.
 
     Banerjee's approximation, as in the paper, clamped to the supported range of concentrations.
     """
-    short = length.clamp(max=1 - 1e-12)
-    return ((short * dim - short**3) / (1 - short**2)).clamp(LEAST_KAPPA, MOST_KAPPA)
+    xp = namespace(resultant)
+    short = xp.clip(resultant, max=1 - 1e-12)
+    return xp.clip((short * dim - short**3) / (1 - short**2), LEAST_KAPPA, MOST_KAPPA)

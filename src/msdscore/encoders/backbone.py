@@ -1,30 +1,32 @@
 """Base class of encoders around a pretrained model: options, signature, normalisation, compilation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.core.device import launching, sent
+from msdscore.core.arrays import Float
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
-from msdscore.encoders.base import Embeddings, Encoder, Features, PatchLayout, Prepared
+from msdscore.core.gpu.device import launching, sent
+from msdscore.encoders.base import CHECKED_LATE, UNIT, Embeddings, Encoder, Features, PatchLayout, Prepared, overflow
+from msdscore.encoders.options import Identity as Identity
+from msdscore.encoders.options import SharedOptions as SharedOptions
+from msdscore.encoders.options import read_options as read_options
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import TextBatch, TextSettings, pack, tokenise_all
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
-from msdscore.errors import ConfigError, unknown_name
+from msdscore.encoders.vision.batches import stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
+from msdscore.errors import ConfigError
 from msdscore.text.warnings import text_warnings
 
 _AS_IT_IS = Preprocessing(resize=None, crop=None)  # for networks that take any size
-UNIT = 0.01  # maximum deviation of a unit vector's length from 1; half precision needs 0.002
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -90,107 +92,10 @@ def cpu_computes(dtype: torch.dtype) -> bool:
     return bool(getattr(torch.ops.mkldnn, names[dtype])())
 
 
-Options = TypeVar("Options")
-
-# Minimum size of a JPEG file decoded at reduced size, as a multiple of the size that the network takes.
-_REDUCED = {"full": 0, "reduced": 2, "smallest": 1, "device": 0}
-
-
-def read_options(kind: type[Options], keywords: Mapping[str, Any]) -> Options:
-    """Build a family's options dataclass from keywords; an unknown keyword raises `UnknownNameError`."""
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    for name in keywords:
-        if name not in known:
-            raise unknown_name("encoder option", name, known)
-    return kind(**keywords)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOptions:
-    """User options of every pretrained encoder."""
-
-    pool: Literal["model", "mean"] = "model"  # "mean": of the local vectors, as in the text of the paper
-    long_text: Literal["window", "cut"] = "window"
-    compile: str = ""  # a backend of torch.compile, such as "inductor"
-    # "reduced", "smallest": large files are decoded at a half, a quarter or an eighth; "device": by the GPU.
-    jpeg: Literal["full", "reduced", "smallest", "device"] = "full"
-    resize: Literal["pillow", "device"] = "pillow"  # "device": by torch, on the device of the network
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            choices, value = get_args(field.type), getattr(self, field.name)
-            if get_origin(field.type) is Literal and value not in choices:
-                raise ConfigError(f"{field.name} must be {' or '.join(map(repr, choices))}, got {value!r}")
-
-    @property
-    def pixel_choices(self) -> tuple[str, ...]:
-        """The signature's parts for non-default decoding and resizing."""
-        jpeg = () if self.jpeg == "full" else (f"jpeg:{self.jpeg}",)
-        return (*jpeg, "resize:device") if self.resize == "device" else jpeg
-
-    def applied(self, steps: Preprocessing) -> Preprocessing:
-        """Apply the options to the preprocessing steps of a checkpoint."""
-        on_device, jpeg_on_device = self.resize == "device", self.jpeg == "device"
-        if on_device or jpeg_on_device:
-            from msdscore.encoders.vision.device import FILTERS  # only for images that are resized by torch
-
-            if steps.resample not in FILTERS:
-                raise ConfigError(
-                    f"{', '.join(self.pixel_choices)} needs one of Pillow's resize filters, "
-                    "which this checkpoint does not use; omit it"
-                )
-        return replace(steps, reduced=_REDUCED[self.jpeg], on_device=on_device, jpeg_on_device=jpeg_on_device)
-
-    def refuse_pixel_choices(self) -> None:
-        """Raise `ConfigError` for pixel options, for families with custom preprocessing."""
-        if self.pixel_choices:
-            raise ConfigError(f"this encoder does custom preprocessing; omit {', '.join(self.pixel_choices)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LargeOptions(SharedOptions):
-    """User options for loading a transformers model.
-
-    `device_map` is passed to transformers, such as "auto"; `bits` is 4 or 8, or 0 for full-precision weights.
-    """
-
-    device_map: str = ""
-    bits: int = 0
-
-    def __post_init__(self) -> None:
-        SharedOptions.__post_init__(self)
-        if self.bits not in (0, 4, 8):
-            raise ConfigError(f"bits must be 0, 4 or 8, got {self.bits!r}")
-
-
-_CHECKED_LATE = ContextVar("checked_late", default=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Name, weights, placement and options of a loaded encoder, from which its signature is built.
-
-    `signed` is the name with the hash of the weights; `choices` are the `key:value` parts of its family.
-    """
-
-    name: str
-    signed: str
-    placement: Placement
-    options: SharedOptions
-    choices: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()  # languages that it reads; empty: as in the table of encoders
-
-    def choosing(self, *choices: str) -> "Identity":
-        """The same identity with the choices of a family before the others."""
-        return replace(self, choices=(*choices, *self.choices))
-
-    @property
-    def signature(self) -> str:
-        """Everything that can change a vector, as `key:value` parts joined by commas."""
-        options = self.options
-        compiled = (f"compile:{options.compile}",) if options.compile else ()
-        shared = (f"pool:{options.pool}", f"long:{options.long_text}", *compiled, *options.pixel_choices)
-        return ",".join((self.signed, *self.choices, *shared, f"dtype:{self.placement.dtype_name}"))
+def as_tensors(batch: TextBatch) -> TextBatch:
+    """The same batch with the inputs of a torch network and the mask as tensors."""
+    ids, attention, mask = (torch.from_numpy(part) for part in (batch.ids, batch.attention, batch.mask))
+    return replace(batch, ids=ids, attention=attention, mask=mask)
 
 
 class Backbone(ABC):
@@ -203,6 +108,7 @@ class Backbone(ABC):
     settings sets them.
     """
 
+    marks_overflow = True  # itself, if the check is deferred
     bank: Bank | None = None
     recommended: Mapping[str, Any] | None = None
 
@@ -217,7 +123,8 @@ class Backbone(ABC):
         prepare: Callable[[Image], Prepared] | None = None,
     ) -> None:
         self.name, self.signature = identity.name, identity.signature
-        self.device, self.precision = identity.placement.device, identity.placement.dtype
+        self.device: torch.device = identity.placement.device
+        self.precision = _DTYPES[identity.placement.dtype_name]
         self.preprocessing = preprocessing
         self._identity, self._own_prepare = identity, prepare
         self._options: Any = identity.options  # of the family
@@ -236,6 +143,19 @@ class Backbone(ABC):
         """`prepare` without the model, for other processes; None if a family has no picklable one."""
         steps = self.preprocessing
         return self._own_prepare if steps is None else partial(prepare_image, steps=steps)
+
+    def as_published(self) -> Encoder:
+        """Return an encoder with the same weights whose captions are cut at the context.
+
+        Metrics of others, such as CLIPScore, are defined on the pooled vectors of this encoder.
+        """
+        other = copy(self)
+        other._options = replace(self._identity.options, long_text="cut")
+        other._identity = replace(self._identity, options=other._options)
+        other.signature = other._identity.signature
+        if self._text_settings is not None:
+            other._text_settings = replace(self._text_settings, long_text="cut")
+        return other
 
     @torch.no_grad()
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
@@ -279,43 +199,24 @@ class Backbone(ABC):
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         """The windows of captions as one padded batch of tokens."""
         assert self._text_settings is not None, "the family sets how its text tower reads"
-        return pack(tokenise_all(self._tokenizer, texts), self._text_settings)
+        return as_tensors(pack(tokenise_all(self._tokenizer, texts), self._text_settings))
 
     def _finish(self, states: Features) -> Embeddings:
-        filled = tuple(states.mask.any(dim=1).tolist()) if states.mask.device.type == "cpu" else None
-        mask = sent(states.mask, states.points.device)
+        mask, filled = torch.as_tensor(states.mask), states.filled  # a family may have computed it with NumPy
+        if filled is None and mask.device.type == "cpu":
+            filled = tuple(mask.any(dim=1).tolist())
+        mask = sent(mask, states.points.device)
         real = real_points(unit(states.points), mask)
-        mean = states.pooled is None or self._identity.options.pool == "mean"
-        pooled = masked_mean(real, mask) if mean else states.pooled
-        assert pooled is not None
+        pooled = masked_mean(real, mask) if states.pooled is None else states.pooled
         # A model's pooled vectors may have any length; those of unit length remain unchanged, bit by bit.
         length = pooled.norm(dim=-1, keepdim=True)
         pooled = torch.where((length - 1).abs() > UNIT, unit(pooled), pooled)
         finite = torch.isfinite(real).all() & torch.isfinite(pooled).all()
-        if _CHECKED_LATE.get():
+        if CHECKED_LATE.get():
             pooled = pooled.masked_fill(~finite, torch.nan)
         elif not finite:
             raise overflow(self)
         return Embeddings(real, mask, pooled, states.layout, filled)
-
-
-@contextmanager
-def checked_late() -> Iterator[None]:
-    """Defer the overflow check: on overflow all pooled vectors of the batch are NaN, and nothing waits for the device.
-
-    The caller checks the similarities and raises `overflow`.
-    """
-    before = _CHECKED_LATE.set(True)
-    try:
-        yield
-    finally:
-        _CHECKED_LATE.reset(before)
-
-
-def overflow(encoder: Encoder) -> ConfigError:
-    """The error of an encoder whose vectors are not finite."""
-    precision = str(getattr(encoder, "precision", torch.float32)).removeprefix("torch.")
-    return ConfigError(f"{encoder.name} overflows in {precision}; load it with dtype='float32' or dtype='bfloat16'")
 
 
 def square_layouts(images: Sequence[Prepared], config: Any) -> tuple[PatchLayout, ...]:

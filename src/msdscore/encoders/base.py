@@ -1,49 +1,53 @@
 """The `Encoder` protocol and the batching of images and texts around it."""
 
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from os import cpu_count
 from threading import Lock
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import torch
-from jaxtyping import Bool, Float, Int, UInt8
 from PIL.Image import Image
-from torch import Tensor
 
+from msdscore import threads
+from msdscore.core.arrays import Array, Bool, Device, Float, Int, UInt8, astype, is_gpu, namespace
 from msdscore.core.embeddings import Embeddings as Embeddings
 from msdscore.core.embeddings import PatchLayout as PatchLayout
 from msdscore.core.embeddings import TokenLayout as TokenLayout
 from msdscore.core.embeddings import join, take
 from msdscore.core.evidence import Bank
 from msdscore.encoders.vision.canvas import View as View
+from msdscore.errors import ConfigError
 from msdscore.text.normal import clean, original_spans
 from msdscore.text.warnings import mark_warnings
 
 Item = TypeVar("Item")
 _TEXT_BYTES = 256 << 20  # limit of the texts cached for a run
-_THREADS = min(16, cpu_count() or 1)  # for preparing images in parallel
+UNIT = 0.01  # maximum deviation of a unit vector's length from 1; half precision needs 0.002
+_MOST_THREADS = 16  # for preparing images in parallel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """An image preprocessed for one encoder: the pixels of its network, and their location on the original.
 
-    The vectors and boxes of the image depend on nothing else, and its size does not grow with that of the image. A JPEG
-    file to be decoded on the device is stored as its bytes.
+    The vectors and boxes of the image depend on nothing else, and its size does not grow with that of the image. Pixels
+    are a NumPy array, or a tensor if they were decoded on the device. A JPEG file to be decoded there is stored as its
+    bytes.
     """
 
-    pixels: UInt8[Tensor, "3 height width"] | UInt8[Tensor, " bytes"]
+    pixels: UInt8[Array, "3 height width"] | UInt8[Array, " bytes"]
     view: View
 
 
 # The windows of each caption in a batch of windows, padded with its first one, and their weights in its pooled vector.
-Windows = tuple[Int[Tensor, "batch parts"], Float[Tensor, "batch parts"]]
+Windows = tuple[Int[Array, "batch parts"], Float[Array, "batch parts"]]
 
 # Sentence vectors of texts, for comparing texts; None for an encoder without them.
-Sentences = Callable[[Sequence[str]], Float[Tensor, "texts dim"] | None]
+Sentences = Callable[[Sequence[str]], Float[Array, "texts dim"] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +56,16 @@ class Features:
 
     `pooled` are the pooled vectors of the network, or None for the mean of the points. `whole` contains the points of a
     second, global path if one was requested. If `windows` is set, the rows of `whole` and `pooled` are windows of
-    captions, which it combines.
+    captions, which it combines. `filled` is True for every item that has a real point, if the host knows it.
     """
 
-    points: Float[Tensor, "batch points dim"]
-    mask: Bool[Tensor, "batch points"]
-    pooled: Float[Tensor, "rows pooled_dim"] | None = None
+    points: Float[Array, "batch points dim"]
+    mask: Bool[Array, "batch points"]
+    pooled: Float[Array, "rows pooled_dim"] | None = None
     layout: tuple[PatchLayout | TokenLayout, ...] = ()
     whole: "Features | None" = None
     windows: Windows | None = None
+    filled: tuple[bool, ...] | None = None
 
     def __len__(self) -> int:
         return self.points.shape[0]
@@ -85,8 +90,8 @@ class Encoder(Protocol):
         """Everything that can change a vector, as ``key:value`` parts joined by commas."""
 
     @property
-    def device(self) -> torch.device:
-        """The device on which vectors are computed."""
+    def device(self) -> Device:
+        """The device of its vectors: "cpu" for an encoder that returns NumPy arrays, a torch.device for tensors."""
 
     @property
     def bank(self) -> Bank | None:
@@ -113,15 +118,58 @@ def computes_in_half(encoder: Encoder) -> bool:
     >>> computes_in_half(load_encoder("toy"))
     False
     """
-    precision = getattr(encoder, "precision", torch.float32)
-    return encoder.device.type == "cuda" and precision in (torch.float16, torch.bfloat16)
+    return is_gpu(encoder.device) and "float16" in _precision(encoder)
+
+
+def _precision(encoder: Encoder) -> str:
+    """The dtype in which an encoder computes."""
+    return str(getattr(encoder, "precision", "float32")).removeprefix("torch.")
+
+
+def overflow(encoder: Encoder) -> ConfigError:
+    """The error of an encoder whose vectors are not finite."""
+    return ConfigError(
+        f"{encoder.name} overflows in {_precision(encoder)}; load it with dtype='float32' or dtype='bfloat16'"
+    )
+
+
+# Whether encoders mark vectors that overflow as NaN instead of raising `overflow`, which would wait for the device.
+CHECKED_LATE = ContextVar("checked_late", default=False)
+
+
+@contextmanager
+def checked_late() -> Iterator[None]:
+    """Defer the overflow check: on overflow all pooled vectors of the batch are NaN, and nothing waits for the device.
+
+    The caller checks the similarities and raises `overflow`.
+    """
+    before = CHECKED_LATE.set(True)
+    try:
+        yield
+    finally:
+        CHECKED_LATE.reset(before)
+
+
+@contextmanager
+def device_section(encoder: Encoder) -> Iterator[None]:
+    """Context of one batch on the device of an encoder, until its numbers have arrived.
+
+    On a GPU, few batches are pending at a time, and overflow is `checked_late`.
+    """
+    if not is_gpu(encoder.device) or getattr(encoder, "is_cache", False):  # a cache waits for the vectors of every item
+        yield
+        return
+    from msdscore.core.gpu.device import in_flight
+
+    with in_flight(encoder.device), checked_late():
+        yield
 
 
 def prepare_all(prepare: Callable[[Image], Prepared], images: Sequence[Image]) -> list[Prepared]:
     """Preprocess decoded images in parallel: Pillow releases the GIL while it resizes."""
     if len(images) < 2:
         return [prepare(image) for image in images]
-    with ThreadPoolExecutor(min(_THREADS, len(images))) as pool:
+    with ThreadPoolExecutor(min(_MOST_THREADS, threads.available(), len(images))) as pool:
         return list(pool.map(prepare, images))
 
 
@@ -151,16 +199,29 @@ def encode_in_batches(
     start = 0
     while start < len(items):
         try:
-            batches.append(encode(items[start : start + size]))
-        except torch.OutOfMemoryError:
+            batches.append(_as_float32(encode(items[start : start + size])))
+        except _out_of_memory():
             size = min(size, len(items) - start) // 2
             if size == 0:
                 raise
-            torch.cuda.empty_cache()
+            sys.modules["torch"].cuda.empty_cache()
             smaller(size)
         else:
             start += size
     return join(batches)
+
+
+def _as_float32(batch: Embeddings) -> Embeddings:
+    """Round vectors in double precision, which an encoder of NumPy arrays has; all others are in single precision."""
+    xp = namespace(batch.points)
+    if batch.points.dtype != xp.float64 and batch.pooled.dtype != xp.float64:
+        return batch
+    return replace(batch, points=astype(batch.points, xp.float32), pooled=astype(batch.pooled, xp.float32))
+
+
+def _out_of_memory() -> tuple[type[BaseException], ...]:
+    """The errors of a device without memory; none without torch."""
+    return (sys.modules["torch"].OutOfMemoryError,) if "torch" in sys.modules else ()
 
 
 def encode_by_length(
@@ -203,25 +264,31 @@ class TextMemory:
         self._lock = Lock()
 
     def recall(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> Embeddings:
-        """Return the vectors of distinct texts, in order; unknown ones are passed to `encode`."""
+        """Return the vectors of distinct texts, in order; unknown ones are passed to `encode`.
+
+        `encode` is called without the lock, since it may wait for another thread that is in this method: threads that
+        meet here with the same unknown text both encode it.
+        """
+        parts: dict[int, dict[str, int]] = {}
         with self._lock:
-            known = {text: self._position[text] for text in texts if text in self._position}
-            missing = tuple(text for text in texts if text not in known)
-            if not known:
-                fresh = encode(missing)
-                self._keep(fresh, missing)
-                return fresh
-            parts: dict[int, dict[str, int]] = {}
-            for text, (number, row) in known.items():
-                parts.setdefault(number, {})[text] = row
-            batches = [take(self._batches[number][0], list(rows.values())) for number, rows in parts.items()]
+            for text in texts:
+                if text in self._position:
+                    number, row = self._position[text]
+                    parts.setdefault(number, {})[text] = row
+            known = [(self._batches[number][0], rows) for number, rows in parts.items()]
             for number in parts:
                 self._batches.move_to_end(number)
-            if missing:
-                batches.append(encode(missing))
+        order = [text for _, rows in known for text in rows]
+        found = set(order)
+        missing = tuple(text for text in texts if text not in found)
+        batches = [take(batch, list(rows.values())) for batch, rows in known]
+        if missing:
+            batches.append(encode(missing))
+            with self._lock:
                 self._keep(batches[-1], missing)
-        order = [text for rows in parts.values() for text in rows] + list(missing)
-        position = {text: row for row, text in enumerate(order)}
+        if not known:
+            return batches[0]
+        position = {text: row for row, text in enumerate((*order, *missing))}
         return take(join(batches), [position[text] for text in texts])
 
     def _keep(self, batch: Embeddings, texts: tuple[str, ...]) -> None:
@@ -233,5 +300,5 @@ class TextMemory:
             number, (dropped, gone) = self._batches.popitem(last=False)
             self._bytes -= dropped.nbytes
             for text in gone:
-                if self._position[text][0] == number:
+                if text in self._position and self._position[text][0] == number:  # it may be in two batches
                     del self._position[text]

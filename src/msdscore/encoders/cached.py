@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass
 from hashlib import blake2b
 from operator import add, sub
 from pathlib import Path
@@ -21,12 +21,11 @@ from threading import Lock
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import torch
+import numpy as np
 from filelock import FileLock, Timeout
-from safetensors.torch import load, save
-from torch import Tensor
-from torch.nn.functional import normalize
+from safetensors.numpy import load, save
 
+from msdscore.core.arrays import Array, Device, on_device, to_numpy
 from msdscore.core.embeddings import join, split
 from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, Sentences, TokenLayout, View
 from msdscore.encoders.vision.preprocessing import preprocessing_of
@@ -37,7 +36,6 @@ Item = TypeVar("Item")
 _MEMORY = 512 << 20
 OBJECTS = 3072  # bytes of an item in addition to its vectors: tensors, layout and key, measured on short captions
 _IMAGE, _TEXT = "i", "t"  # first letter of a key
-_HALF = ",kept:float16"  # in the signature, since rounding changes vectors
 
 _FORMAT = 3
 _CHECK = 16  # bytes of the checksum before the content of a file
@@ -52,11 +50,10 @@ _ABANDONED_SECONDS = 3600.0  # age of a temporary file whose writer must be dead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
-    """Folder, size limit in bytes (None: unlimited) and precision of vectors cached on disk."""
+    """Folder and size limit in bytes (None: unlimited) of vectors cached on disk."""
 
     folder: str
     limit: int | None = 64 << 30
-    half: bool = False
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -106,7 +103,7 @@ class FileImage(Prepared):
         object.__setattr__(self, "make", make)
 
     @property
-    def pixels(self) -> Tensor:
+    def pixels(self) -> Array:
         """The pixels of the preprocessed image."""
         return self.make().pixels
 
@@ -120,26 +117,35 @@ class CachedEncoder:
     """The same vectors as the wrapped encoder; items that were seen before are not computed again.
 
     `memory` is the size of the cache in memory in bytes, half of it for texts; the least recently used are evicted.
-    `disk` also stores vectors in a folder, for other processes and later runs. Vectors stored in half precision are
-    rounded from the start, so that every run has the same ones, and the signature records it.
+    `disk` also stores vectors in a folder, for other processes and later runs.
     """
 
+    is_cache = True  # it waits for the vectors of every item, even on a GPU
+
     def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, disk: CacheSettings | None = None) -> None:
-        self._encoder = encoder
+        self._encoder, self._memory, self._settings = encoder, memory, disk
+        self._published: Encoder | None = None
         self.name, self.device = encoder.name, encoder.device
-        self.precision: torch.dtype = getattr(encoder, "precision", torch.float32)
+        self.precision = getattr(encoder, "precision", "float32")
         self.bank, self.recommended = encoder.bank, encoder.recommended
         self.preprocessing, self.prepare = preprocessing_of(encoder), encoder.prepare
         # Sentence vectors, if the encoder has them; they are not cached.
         self.encode_sentences: Sentences = getattr(encoder, "encode_sentences", lambda texts: None)
         # Separate caches: a stream of images, which are large and seen once, must not evict the texts.
         self._memories = {kind: _Memory(memory // 2) for kind in (_IMAGE, _TEXT)}
-        self._half = disk is not None and disk.half
-        self.signature = encoder.signature + (_HALF if self._half else "")
+        self.signature = encoder.signature
         self.is_lasting = disk is not None  # whether vectors are stored on disk
         self._disk = None if disk is None else VectorFiles(Path(disk.folder), self.signature, limit=disk.limit)
         # Items requested so far, and how many of them were cached.
         self.use, self._counting = CacheUse(), Lock()
+
+    def as_published(self) -> Encoder:
+        """Return the cached encoder as its publication defines it, if it has such a form; else this one."""
+        if self._published is None:
+            plain = getattr(self._encoder, "as_published", lambda: self._encoder)()
+            known = plain.signature == self._encoder.signature
+            self._published = self if known else CachedEncoder(plain, memory=self._memory, disk=self._settings)
+        return self._published
 
     def prepare_file(self, content: bytes, how: str, make: Callable[[], Prepared]) -> Prepared:
         """The image of a file; `make` decodes it as described by `how`, and is called only if it is not cached."""
@@ -185,8 +191,6 @@ class CachedEncoder:
         missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
         if missing:
             for key, vectors in zip(missing, split(encode(list(missing.values()))), strict=True):
-                if self._half and vectors.points.dtype == torch.float32:
-                    vectors = replace(vectors, points=vectors.points.half(), pooled=vectors.pooled.half())
                 memory.keep(key, vectors)
                 if disk is not None:
                     disk.keep(key, vectors)
@@ -194,20 +198,7 @@ class CachedEncoder:
         use = (len(items), len(missing))
         with self._counting:
             self.use += CacheUse(*use) if kind == _IMAGE else CacheUse(0, 0, *use)
-        batch = join([known[key] for key in keys])
-        if not self._half or batch.points.dtype != torch.float16:
-            return batch
-        points, pooled = (normalize(rounded.float(), dim=-1) for rounded in (batch.points, batch.pooled))
-        return replace(batch, points=points, pooled=pooled)
-
-
-def unrounded(signature: str) -> str:
-    """The signature of the wrapped encoder, whatever the precision in which its vectors are stored.
-
-    >>> unrounded("toy@1,kept:float16"), unrounded("toy@1")
-    ('toy@1', 'toy@1')
-    """
-    return signature.removesuffix(_HALF)
+        return join([known[key] for key in keys])
 
 
 def prepared_key(image: Prepared) -> str:
@@ -216,7 +207,7 @@ def prepared_key(image: Prepared) -> str:
         return image.key
     digest = blake2b(repr((image.view, tuple(image.pixels.shape))).encode(), digest_size=20)
     # One layout for equal pixels: Pillow's bytes are row-major with the channels innermost.
-    digest.update(image.pixels.permute(1, 2, 0).contiguous().cpu().numpy().tobytes())
+    digest.update(to_numpy(image.pixels).transpose(1, 2, 0).tobytes())
     return f"{_IMAGE}{digest.hexdigest()}"
 
 
@@ -268,7 +259,7 @@ class VectorFiles:
                 f"{folder}: cannot store vectors here ({error.strerror or error}); choose another folder"
             ) from error
 
-    def find(self, key: str, device: torch.device) -> Embeddings | None:
+    def find(self, key: str, device: Device) -> Embeddings | None:
         """Return the vectors of an item, or None if they are missing or damaged."""
         path = self._path(key)
         with suppress(OSError):
@@ -358,18 +349,18 @@ def _content(vectors: Embeddings) -> bytes:
         facts: dict[str, Any] = {"size": layout.size, "grid": layout.grid, "warnings": layout.warnings}
     else:
         facts = asdict(layout)
-    tensors[_LAYOUT] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    tensors[_LAYOUT] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+    return save({name: np.ascontiguousarray(to_numpy(tensor)) for name, tensor in tensors.items()})
 
 
-def _embeddings(content: bytes, device: torch.device) -> Embeddings:
+def _embeddings(content: bytes, device: Device) -> Embeddings:
     tensors = load(content)
-    facts = json.loads(tensors[_LAYOUT].numpy().tobytes())
+    facts = json.loads(tensors[_LAYOUT].tobytes())
     warnings = tuple(facts["warnings"])
     layout: PatchLayout | TokenLayout
     if "boxes" in tensors:
         layout = PatchLayout(tuple(facts["size"]), tuple(facts["grid"]), tensors["boxes"], warnings)
     else:
         layout = TokenLayout(tuple(map(tuple, facts["spans"])), facts["windows"], facts["cut"], warnings)
-    points, mask, pooled = (tensors[name].to(device).unsqueeze(0) for name in ("points", "mask", "pooled"))
+    points, mask, pooled = (on_device(tensors[name][np.newaxis], device) for name in ("points", "mask", "pooled"))
     return Embeddings(points, mask, pooled, (layout,))

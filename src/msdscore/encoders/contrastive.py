@@ -8,17 +8,18 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from PIL.Image import Image, Resampling
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from msdscore.core.device import sent
+from msdscore.core.arrays import Float
 from msdscore.core.embeddings import unit
-from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, compile_towers, square_layouts
+from msdscore.core.gpu.device import sent
+from msdscore.encoders.backbone import Backbone, as_tensors, compile_towers, square_layouts
 from msdscore.encoders.base import Features, PatchLayout, Prepared
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing
+from msdscore.encoders.options import Identity, LargeOptions
 from msdscore.encoders.tokens import (
     SPACES,
     TextBatch,
@@ -31,14 +32,8 @@ from msdscore.encoders.tokens import (
     tokenise,
     unpack_tokens,
 )
-from msdscore.encoders.vision.preprocessing import (
-    Preprocessing,
-    mask_of,
-    patch_layout,
-    prepare_image,
-    read_preprocessing,
-    stack_pixels,
-)
+from msdscore.encoders.vision.batches import patch_mask, stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
 from msdscore.errors import ConfigError
 
 _PREPROCESSOR = ("preprocessor_config.json", "processor_config.json")
@@ -69,7 +64,7 @@ class ClipEncoder(Backbone):
             patches = model.vision_model.post_layernorm(patches)
         layout = square_layouts(images, model.config.vision_config)
         pooled = unit(model.visual_projection(states.pooler_output))
-        return Features(model.visual_projection(patches), mask_of(layout), pooled, layout)
+        return Features(model.visual_projection(patches), patch_mask(layout), pooled, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
         model = self._model
@@ -178,7 +173,7 @@ class BlipEncoder(Backbone):
         model = self._model
         vectors = model.vision_proj(model.vision_model(pixel_values=self._pixels(images)).last_hidden_state)
         layout = square_layouts(images, model.config.vision_config)
-        return Features(vectors[:, 1:], mask_of(layout), unit(vectors[:, 0]), layout)
+        return Features(vectors[:, 1:], patch_mask(layout), unit(vectors[:, 0]), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
         batch = self._pack(texts)
@@ -284,7 +279,7 @@ class SiglipEncoder(Backbone):
         if self._options.local == "heads":
             # Each patch through the attention pool as if it were the whole image.
             points = tower.head(points.flatten(0, 1).unsqueeze(1)).unflatten(0, points.shape[:2])
-        return Features(points, mask_of(layout), unit(states.pooler_output), layout)
+        return Features(points, patch_mask(layout), unit(states.pooler_output), layout)
 
     def _see_native(self, images: Sequence[Prepared], steps: Preprocessing) -> tuple[Any, tuple[PatchLayout, ...]]:
         """The tower's output for images of their native shapes; patches beyond those of an image are padding."""
@@ -316,7 +311,7 @@ class SiglipEncoder(Backbone):
         assert self._text_settings is not None
         tokens = [tokenise(self._tokenizer, text) for text in texts]
         ended = [Tokens(t.text, (*t.ids, self._end), (*t.spans, (len(t.text), len(t.text)))) for t in tokens]
-        return pack(ended, self._text_settings)
+        return as_tensors(pack(ended, self._text_settings))
 
 
 def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from PIL.Image import Resampling
 from torch import Tensor
 
-from msdscore.core.device import sent
+from msdscore.core.arrays import Float
 from msdscore.core.embeddings import unit
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, compile_towers, place, read_options
+from msdscore.core.gpu.device import sent
+from msdscore.encoders.backbone import Backbone, compile_towers, place
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.contrastive import merge_positions, stretch_positions
 from msdscore.encoders.loading.checkpoints import OPEN_CLIP, Checkpoint, find_checkpoint, find_file, find_settings
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_tokenizer, quiet
+from msdscore.encoders.options import Identity, SharedOptions, read_options
 from msdscore.encoders.tokens import (
     CLIP_WORDS,
     SPACES,
@@ -33,7 +34,8 @@ from msdscore.encoders.tokens import (
     special_ids,
     unpack_tokens,
 )
-from msdscore.encoders.vision.preprocessing import Preprocessing, mask_of, patch_layout
+from msdscore.encoders.vision.batches import patch_mask
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
 
 _PUNCTUATION = r"""[!-/:-@\[-^`{-~]"""  # without the underscore, which becomes a space
@@ -73,7 +75,7 @@ class OpenClipEncoder(Backbone):
                 patches = patches @ visual.proj
             grid, cell = visual.grid_size, visual.patch_size[::-1]
         layout = tuple(patch_layout(image.view, grid, cell) for image in images)
-        return Features(patches, mask_of(layout), unit(pooled), layout)
+        return Features(patches, patch_mask(layout), unit(pooled), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
         model = self._model

@@ -18,7 +18,15 @@ from msdscore.registry import PluginWarning, Registry, import_object, read_table
 if TYPE_CHECKING:
     from msdscore.encoders.base import Encoder
 
-__all__ = ["EncoderRow", "PluginWarning", "encoder_folder", "find_row", "list_encoders", "load_encoder", "register"]
+__all__ = [
+    "EncoderRow",
+    "PluginWarning",
+    "encoder_folder",
+    "find_row",
+    "list_encoders",
+    "load_encoder",
+    "register_encoder",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +92,7 @@ def list_encoders() -> tuple[EncoderRow, ...]:
     return tuple(ENCODERS.rows().values())
 
 
-def register(row: EncoderRow) -> None:
+def register_encoder(row: EncoderRow) -> None:
     """Register an encoder for this process; a package does so permanently with an entry point in `msdscore.encoders`.
 
     Raises:

@@ -23,11 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
-from msdscore.core.device import sent
+from msdscore.core.arrays import Array, Bool, Float, Int, from_numpy, namespace
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import TokenLayout, Windows
 from msdscore.errors import WeightsError, require
@@ -50,6 +47,8 @@ _CLIP_CUTS = (CLIP_WORDS, rf"<\|startoftext\|>|<\|endoftext\|>|{CLIP_WORDS}")
 
 def cuts_at_spaces(backend: Any) -> bool:
     """Whether a tokenizer is known to tokenise the words of an ASCII text independently of each other."""
+    if getattr(backend, "independent_words", False):
+        return True
     try:
         normalizer, cutter = (
             {} if part is None else json.loads(part.__getstate__())
@@ -132,13 +131,16 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Windows of all captions as one padded batch, and the positions of each caption's tokens in it."""
+    """Windows of all captions as one padded batch, and the positions of each caption's tokens in it.
 
-    ids: Int[Tensor, "windows positions"]
-    attention: Bool[Tensor, "windows positions"]
-    window_of: Int[Tensor, "batch points"]  # for each token of a caption: its window
-    position: Int[Tensor, "batch points"]  # and its position there
-    mask: Bool[Tensor, "batch points"]
+    Arrays are NumPy's; families that use torch replace `ids`, `attention` and `mask` with tensors.
+    """
+
+    ids: Int[Array, "windows positions"]
+    attention: Bool[Array, "windows positions"]
+    window_of: Int[np.ndarray, "batch points"]  # for each token of a caption: its window
+    position: Int[np.ndarray, "batch points"]  # and its position there
+    mask: Bool[Array, "batch points"]
     windows: Windows
     layout: tuple[TokenLayout, ...]
 
@@ -292,24 +294,22 @@ def pack(captions: Sequence[Tokens], settings: TextSettings) -> TextBatch:
     return TextBatch(ids, attention, window_of, _padded(positions)[0], mask, _windows(plans), tuple(layout))
 
 
-def unpack_tokens(
-    states: Float[Tensor, "windows positions dim"], batch: TextBatch
-) -> Float[Tensor, "batch points dim"]:
+def unpack_tokens(states: Float[Array, "windows positions dim"], batch: TextBatch) -> Float[Array, "batch points dim"]:
     """The state of every token of every caption, in caption order; padded positions have an arbitrary state."""
-    return states[sent(batch.window_of, states.device), sent(batch.position, states.device)]
+    return states[from_numpy(batch.window_of, like=states), from_numpy(batch.position, like=states)]
 
 
-def join_windows(pooled: Float[Tensor, "windows dim"], windows: Windows) -> Float[Tensor, "batch dim"]:
+def join_windows(pooled: Float[Array, "windows dim"], windows: Windows) -> Float[Array, "batch dim"]:
     """One unit vector per caption: the mean of its windows' unit vectors, weighted by their used tokens."""
-    rows, shares = (sent(part, pooled.device) for part in windows)
-    return unit((unit(pooled)[rows] * shares.unsqueeze(-1)).sum(dim=1))
+    rows, shares = (from_numpy(part, like=pooled) for part in windows)
+    return unit(namespace(pooled).sum(unit(pooled)[rows] * shares[..., None], axis=1))
 
 
 def _windows(plans: Sequence[Sequence[Window]]) -> Windows:
     """The windows of each caption, padded with its first, and their shares by used tokens; padding has none."""
     most = max(map(len, plans), default=0)
     if most == 1:
-        return torch.arange(len(plans)).unsqueeze(1), torch.ones(len(plans), 1)
+        return np.arange(len(plans))[:, np.newaxis], np.ones((len(plans), 1), dtype=np.float32)
     rows, shares, first = list[list[int]](), list[list[float]](), 0
     for plan in plans:
         used, spare = sum(window.used for window in plan), most - len(plan)
@@ -318,18 +318,18 @@ def _windows(plans: Sequence[Sequence[Window]]) -> Windows:
         shares.append([*(window.used / used if used else 1.0 for window in plan), *[0.0] * spare])
         first += len(plan)
     shape = (len(plans), most)
-    return torch.tensor(rows, dtype=torch.long).reshape(shape), torch.tensor(shares).reshape(shape)
+    return np.array(rows, dtype=np.int64).reshape(shape), np.array(shares, dtype=np.float32).reshape(shape)
 
 
 def _padded(
     rows: Sequence[Sequence[int]], *, fill: int = 0, width: int = 0
-) -> tuple[Int[Tensor, "rows longest"], Bool[Tensor, "rows longest"]]:
+) -> tuple[Int[np.ndarray, "rows longest"], Bool[np.ndarray, "rows longest"]]:
     """Rows padded to the longest of them, or to `width` if that is more, and a mask that is True for their values."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     real = np.arange(max(width, lengths.max(initial=0))) < lengths[:, np.newaxis]
     padded = np.full(real.shape, fill, dtype=np.int64)
     padded[real] = np.fromiter(chain.from_iterable(rows), np.int64)
-    return torch.from_numpy(padded), torch.from_numpy(real)
+    return padded, real
 
 
 def plan_windows(text: str, spans: Sequence[Span], *, room: int) -> tuple[Window, ...]:

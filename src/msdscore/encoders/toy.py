@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL.Image import Image
 
-from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Embeddings, Prepared, TokenLayout
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, view_of
+from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, patch_layout, view_of
 from msdscore.errors import ConfigError
 
 _Ints = npt.NDArray[np.int64]
@@ -44,17 +42,19 @@ class ToyEncoder:
     """Cells of the image and words of the caption in one space of colours, positions and hashed words."""
 
     signature = "toy@1"  # version of its rules; it has no options
+    device = "cpu"
     bank = recommended = None
 
-    def __init__(self, *, name: str, device: torch.device) -> None:
-        self.name, self.device = name, device  # vectors are computed on the CPU
+    def __init__(self, *, name: str) -> None:
+        self.name = name
 
     def prepare(self, image: Image) -> Prepared:
         """The sampled pixels, evenly spread over the image."""
         pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
         down, across = ((2 * np.arange(_SIDE) + 1) * length // (2 * _SIDE) for length in pixels.shape[:2])
-        chosen = torch.from_numpy(pixels[down][:, across]).permute(2, 0, 1)
-        return Prepared(chosen, view_of(Preprocessing(resize=(_SIDE, _SIDE), crop=None), image.size))
+        return as_prepared(
+            pixels[down][:, across], view_of(Preprocessing(resize=(_SIDE, _SIDE), crop=None), image.size)
+        )
 
     def encode_images(self, images: Sequence[Prepared]) -> Embeddings:
         """One point per cell of a fixed grid."""
@@ -79,22 +79,23 @@ class ToyEncoder:
             mask[row, : len(item)] = True
         pooled = points.sum(axis=1)
         pooled[:, 0] += ~mask.any(axis=1)  # a text without words has a nonzero vector too
-        return Embeddings(
-            _unit(points).to(self.device), torch.from_numpy(mask).to(self.device), _unit(pooled).to(self.device), layout
-        )
+        return Embeddings(_unit(points), mask, _unit(pooled), layout)
 
 
 def load_toy(source: str, *, name: str, revision: str | None, device: str, dtype: str, **options: Any) -> ToyEncoder:
     """Build the toy encoder, which has no weights and no options."""
     if options:
         raise ConfigError(f"encoder {name!r} has no options, got {', '.join(sorted(options))}")
-    return ToyEncoder(name=name, device=place(device, dtype).device)
+    if device not in ("auto", "cpu"):
+        raise ConfigError(f"encoder {name!r} computes on the CPU only; use device='auto' or 'cpu', got {device!r}")
+    return ToyEncoder(name=name)
 
 
-def _unit(features: _Ints) -> torch.Tensor:
+def _unit(features: _Ints) -> npt.NDArray[np.float32]:
     """Unit vectors in float32; sums are exact, and square root and division round identically everywhere."""
     length = np.sqrt((features * features).sum(axis=-1, keepdims=True).astype(np.float64))
-    return torch.from_numpy((features / np.maximum(length, 1.0)).astype(np.float32))
+    unit: npt.NDArray[np.float32] = (features / np.maximum(length, 1.0)).astype(np.float32)
+    return unit
 
 
 def _likeness(pixels: _Ints) -> _Ints:
@@ -107,7 +108,7 @@ def _likeness(pixels: _Ints) -> _Ints:
 
 
 def _cells(image: Prepared) -> _Ints:
-    pixels = image.pixels.permute(1, 2, 0).numpy().astype(np.int64)
+    pixels = image.pixels.transpose(1, 2, 0).astype(np.int64)
     blocks = _likeness(pixels).reshape(_GRID, _SAMPLES, _GRID, _SAMPLES, -1)
     features = np.zeros((_GRID, _GRID, _DIM), dtype=np.int64)
     features[..., 0] = _FULL // 5

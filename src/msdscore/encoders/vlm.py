@@ -8,29 +8,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.nn.utils.rnn import pad_sequence
 
-from msdscore.encoders.backbone import Backbone, Identity, LargeOptions, Placement, compile_towers
-from msdscore.encoders.base import Features, PatchLayout, Prepared, View
+from msdscore.core.arrays import Float
+from msdscore.encoders.backbone import Backbone, Placement, compile_towers
+from msdscore.encoders.base import Encoder, Features, PatchLayout, Prepared, View
 from msdscore.encoders.loading.checkpoints import Checkpoint
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing
+from msdscore.encoders.options import Identity, LargeOptions
 from msdscore.encoders.tokens import TextSettings, special_ids, unpack_tokens
+from msdscore.encoders.vision.batches import patch_mask, stack_pixels
 from msdscore.encoders.vision.canvas import drawn
 from msdscore.encoders.vision.preprocessing import (
+    Cells,
     Preprocessing,
     as_prepared,
     cell_layout,
-    mask_of,
     patch_layout,
     prepare_image,
     read_preprocessing,
-    stack_pixels,
 )
 from msdscore.errors import ConfigError, WeightsError, require
 
@@ -73,8 +75,8 @@ def best_canvas(size: Size, canvases: Sequence[Size]) -> Size:
 def fit_on(size: Size, canvas: Size) -> View:
     """Fit the whole image on the canvas, as large as possible and centred.
 
-    >>> fit_on((640, 480), (768, 768))
-    View(size=(640, 480), resized=(768, 576), offset=(0, -96), canvas=(768, 768))
+    >>> fit_on((640, 480), (768, 768))[:4]
+    ((640, 480), (768, 576), (0, -96), (768, 768))
     """
     across, down = canvas[0] / size[0], canvas[1] / size[1]
     if across < down:
@@ -149,8 +151,8 @@ class SquareVision:
         # The view is that of the padded square, except for its size, which is that of the image.
         size, side = view.size, max(view.size)
         layout = patch_layout(view._replace(size=(side, side)), grid, patch)
-        shift = torch.tensor([(side - size[0]) // 2, (side - size[1]) // 2] * 2)
-        boxes = (layout.boxes - shift).clamp(min=torch.zeros(4), max=torch.tensor(size * 2))
+        shift = np.array([(side - size[0]) // 2, (side - size[1]) // 2] * 2, dtype=np.float32)
+        boxes = np.clip(layout.boxes - shift, 0, np.array(size * 2, dtype=np.float32))
         return replace(layout, size=size, boxes=boxes)
 
 
@@ -197,18 +199,17 @@ class TileVision:
             layout.append(cell_layout(image.view, **cells))
         return tokens, tuple(layout)
 
-    def _cells(self, count: int, cut: int, pooled: int) -> Float[Tensor, "pooled 2"]:
+    def _cells(self, count: int, cut: int, pooled: int) -> Cells:
         """Canvas pixels covered by each of `pooled` cells; `cut` of `count` are dropped at each end."""
-        cell = torch.arange(cut, count - cut, dtype=torch.float64)
+        cell = np.arange(cut, count - cut, dtype=np.float64)
         # A tower may ignore the edge of a tile.
         start = (cell // self.side) * self.tile + (cell % self.side) * self.patch
         if pooled == len(cell):
-            return torch.stack([start, start + self.patch], dim=-1)
-        edges = torch.cat([start, start[-1:] + self.patch])
-        position = torch.arange(pooled + 1, dtype=torch.float64) * len(cell) / pooled
-        low = position.floor().long().clamp(max=len(cell) - 1)
-        at = torch.lerp(edges[low], edges[low + 1], position - low)
-        return torch.stack([at[:-1], at[1:]], dim=-1)
+            return np.stack([start, start + self.patch], axis=-1)
+        edges = np.concatenate([start, start[-1:] + self.patch])
+        position = np.arange(pooled + 1) * len(cell) / pooled
+        at = np.interp(position, np.arange(len(edges)), edges)
+        return np.stack([at[:-1], at[1:]], axis=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,15 +277,12 @@ class VlmOptions(LargeOptions):
     `views` (LLaVA-OneVision) selects tiles at the resolution of the image, or only the overview.
     """
 
-    pool: Literal["model", "mean"] = "mean"
     views: Literal["tiles", "overview"] = "tiles"
     max_patches: int = 1280  # Qwen2.5-VL: maximum tokens per image, as its authors recommend; its file allows 16384
 
     def __post_init__(self) -> None:
         LargeOptions.__post_init__(self)
         self.refuse_pixel_choices()
-        if self.pool != "mean":
-            raise ConfigError(f"a vision-language model has no pooled vectors: pool must be 'mean', got {self.pool!r}")
 
 
 class VlmEncoder(Backbone):
@@ -294,9 +292,16 @@ class VlmEncoder(Backbone):
         super().__init__(identity, prepare=vision.prepare, **parts)
         self._vision = vision
 
+    def as_published(self) -> Encoder:
+        """Raise: the model has no pooled vectors of its own, on which metrics such as CLIPScore are defined."""
+        raise ConfigError(
+            f"{self.name} has no pooled vectors of its own; choose a contrastive encoder such as clip-l14 for CLIPScore"
+        )
+
     def _see(self, images: Sequence[Prepared]) -> Features:
-        tokens, layout = self._vision.visual_tokens(self._model, images, self._identity.placement)
-        return Features(pad_sequence(tokens, batch_first=True), mask_of(layout), None, layout)
+        placement: Any = self._identity.placement
+        tokens, layout = self._vision.visual_tokens(self._model, images, placement)
+        return Features(pad_sequence(tokens, batch_first=True), patch_mask(layout), None, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
         batch = self._pack(texts)

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from PIL.Image import Image
 
+from msdscore.core.arrays import to_numpy
 from msdscore.core.embeddings import take
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, MissingExtraError, RowError
@@ -173,7 +174,7 @@ def explain_embedded(
     pipeline = pipeline if references is None else pipeline.remembering_texts()
     texts = pipeline.embed_texts(captions).require()
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
-    form = pipeline.config
+    form = pipeline.form
     rows = numbers(measured, form)
     compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))
     if compared:
@@ -192,7 +193,7 @@ def explain_embedded(
         if not score.readable:
             units[number], named[number] = _not_judged(units[number]), ((), ())
     layout = measured.patches[0]
-    visible = images.vectors.mask[0, : len(layout.boxes)].cpu().numpy()
+    visible = to_numpy(images.vectors.mask)[0, : len(layout.boxes)]
     return Explanations(
         tuple(
             Explanation(
@@ -227,7 +228,7 @@ def _missing_words(
 
 def _not_judged(units: Sequence[Unit]) -> tuple[Unit, ...]:
     """Return the words of a caption that the encoder cannot read, without their numbers except their terms."""
-    nothing = dict.fromkeys(("gap", "evidence", "p_value", "probability", "doubt"))
+    nothing = dict.fromkeys(("gap", "evidence", "p_value", "probability", "penalty"))
     reason = "the caption is in a language that this encoder does not read"
     return tuple(
         replace(unit, **nothing, judged=False, reason=reason) if unit.judged else unit  # type: ignore[arg-type]
@@ -245,7 +246,7 @@ def _named(
 ) -> list[tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]]:
     """Return, for every caption, missing words and words that would fit better."""
     vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
-    if vocabulary is None or not pipeline.config.names_words:
+    if vocabulary is None or not pipeline.form.names_words:
         return [((), ())] * len(units)
     if pipeline not in _namers:
         _namers[pipeline] = Namer(pipeline, vocabulary)
@@ -253,7 +254,7 @@ def _named(
     probabilities = namer.probabilities(images)
     named = []
     for number, own in enumerate(units):
-        words = pipeline.config.words(measured, number)
+        words = pipeline.form.words(measured, number)
         points = texts.vectors.points[int(measured.text_of[number])]
         doubtful = [position for position, unit in enumerate(own) if unit.p_value is not None and unit.p_value < doubt]
         suggestions = tuple(namer.suggestions(probabilities, words, doubtful))

@@ -126,7 +126,7 @@ def word_figure(item: Attribution) -> "Figure":
     width = _panel_width(columns)
     step = width * _aspect(item.image) + 0.2
     rows = max(1, -(-len(units) // columns))
-    page = Page(COLUMN, rows * step + 0.36)
+    page = Page(COLUMN, rows * step + 0.47)
     limit, image = look.word_limit([item]), look.thumbnail(item.image, IMAGE_PIXELS)
     for number, unit in enumerate(units):
         row, column = divmod(number, columns)
@@ -136,8 +136,14 @@ def word_figure(item: Attribution) -> "Figure":
         colour = look.css(role, max(strength, 0.7)) if strength else GREY
         value = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
         page.text(left, top, f"{name}  {value}", weight="bold", family=font_families(unit.text), color=colour)
-        page.image(left, top + 0.15, width, step - 0.2, look.overlay(image, item.patches, look.word_map(item, unit)))
-    notes = (f"number: {item.form.word_note}", "green: where the word looks, each image to its own maximum")
+        has_region = item.has_region(unit)
+        shown = look.overlay(image, item.patches, look.word_map(item, unit)) if has_region else image.convert("L")
+        page.image(left, top + 0.15, width, step - 0.2, shown)
+    notes = (
+        f"number: {item.form.word_note}",
+        "green: regions of the word, scaled to each image's maximum",
+        "grey image: no reliable region",
+    )
     for number, note in enumerate(notes):
         page.text(MARGIN, rows * step + 0.1 + 0.11 * number, note, SMALL_POINTS - 0.5, color=GREY)
     return page.figure
@@ -159,7 +165,7 @@ def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
     for item, text, top, height, image in zip(items, lines, tops, heights, images, strict=False):
         page.image(MARGIN, top, SHEET_IMAGE, height, image)
         _draw_caption(page, (left, top), text, font_families(item.score.caption))
-        match = "" if item.score.match is None else f"match {item.score.match:.2f}, {item.score.reading}; "
+        match = f"{item.score.headline}; " if item.score.has_match else ""
         page.text(left + INDENT, top + len(text) * LINE + 0.03, f"{match}MSD {item.score.msd:+.3f}", color=GREY)
     _draw_word_legend(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
     buffer = BytesIO()
@@ -212,9 +218,9 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
     """Draw the headline, and the score as a waterfall chart with one bar per part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
-    headline = total if score.match is None else f"{100 * score.match:.0f} %: {score.reading} match"
+    headline = total if not score.has_match else score.headline
     page.text(left, top, headline if item.readable else "cannot be judged", LABEL_POINTS + 1, weight="bold")
-    formula = look.equation(item) if score.match is None else total
+    formula = total if score.has_match else look.equation(item)
     page.text(left + width, top + 0.015, formula, SMALL_POINTS, ha="right", color=GREY)
     steps = look.waterfall(item)
     axes = page.axes(left, top + 0.16, width, 0.15)

@@ -123,7 +123,7 @@ def _images(item: Attribution, maps: Mapping[Role, look.Map]) -> dict[str, Any]:
     """Return all images of the page by name: the photograph, the maps, and the map of each word."""
     small, drawn = look.thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
     for number, unit in enumerate(item.units):
-        if unit.tokens and len(drawn) < MOST_WORDS:
+        if item.has_region(unit) and len(drawn) < MOST_WORDS:
             drawn[f"word-{number}"] = look.word_map(item, unit)
     plain = {"image": {"src": data_uri(small.convert("RGB")), "title": "image", "low": "", "high": ""}}
     return plain | {

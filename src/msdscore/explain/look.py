@@ -18,18 +18,18 @@ from msdscore.core.evidence import TYPICAL, ZERO
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
 from msdscore.explain.terms import Attribution
-from msdscore.forms.base import BLUEST, Floats, Role, Unit, p_text
-from msdscore.forms.registry import facts_of
+from msdscore.forms.base import BLUEST, CHECK, PALEST, Floats, Role, Unit, finding, p_text
+from msdscore.forms.registry import facts_of, score_name
 
 Colour = tuple[int, int, int]
 
 FULL = 0.01  # p-value at which a word in doubt has full colour
-PALEST = 0.2  # strength of the least colour that is seen as one
+MIDDLE = 0.5  # least strength of a word that is likely wrong
 TITLES: dict[Role, str] = {
-    "support": "where supported words look",
-    "penalty": "where words in doubt look",
+    "support": "regions of supported words",
+    "penalty": "regions of doubtful words",
     "omission": "not mentioned",
-    "leaning": "where the word looks",
+    "leaning": "regions of the word",
 }
 _EFFECTS: dict[Role, str] = {"support": "raises the score", "penalty": "lowers the score"}  # titles of other maps
 _ENDS: dict[Role, Colour] = {
@@ -137,18 +137,21 @@ def word_limit(items: Iterable[Attribution]) -> float:
 def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, float]:
     """Return hue and strength of a word.
 
-    By its p-value: towards `penalty` below `doubt`, in full from a tenth of it down, white up to 0.5, towards `support`
-    above. Under the paper's form by its gap: white at zero, towards `penalty` above it, towards `support` below it.
+    By its p-value: towards `penalty` below `doubt`, pale for a word to check, in full from a tenth of it down for one
+    that is likely wrong, white up to 0.5, towards `support` above. Under the paper's form by its gap: white at zero,
+    towards `penalty` above it, towards `support` below it.
     """
     if not unit.content or (unit.p_value is None and unit.gap is None):
         return "penalty", 0.0
     if unit.p_value is None:
         strength = float(_strength(unit.gap or 0.0, limit))
         return ("penalty", strength) if strength >= 0 else ("support", -strength)
-    if unit.p_value < doubt:
+    if (found := finding(unit, doubt)) == CHECK:
+        return "penalty", PALEST
+    if found:
         full = FULL * doubt / ZERO
         depth = log(doubt / max(unit.p_value, full)) / log(doubt / full)
-        return "penalty", min(PALEST + (1 - PALEST) * depth, 1.0)
+        return "penalty", min(MIDDLE + (1 - MIDDLE) * depth, 1.0)
     if unit.p_value < TYPICAL:
         return "support", 0.0
     return "support", PALEST + (BLUEST - PALEST) * (unit.p_value - TYPICAL) / (1 - TYPICAL)
@@ -157,8 +160,8 @@ def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, fl
 def tooltip(unit: Unit) -> str:
     """Return the numbers of a word as text, or why it has none; empty for marks that no encoder reads."""
     if unit.probability is not None:
-        doubt = f"; doubt {unit.doubt:.2f}" if unit.doubt else ""
-        return f"{p_text(unit)}; true with probability {unit.probability:.2f}{doubt}; adds {unit.term or 0.0:+.3f}"
+        penalty = f"; penalty {unit.penalty:.2f}" if unit.penalty else ""
+        return f"{p_text(unit)}; true with probability {unit.probability:.2f}{penalty}; adds {unit.term or 0.0:+.3f}"
     if unit.gap is not None:
         return f"{unit.gap:+.2f} nats; adds {unit.term or 0.0:+.3f}"
     if unit.kind == "mark":
@@ -169,10 +172,7 @@ def tooltip(unit: Unit) -> str:
 def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
     """Return the legend of word colours: text, background and ink of every entry."""
     items = tuple(items)
-    entries = items[0].form.legend(word_limit(items))
-    if (doubt := items[0].doubt) != ZERO:
-        share = f"{100 * doubt:g} %"
-        entries = [(text.replace("a tenth", share), role, strength) for text, role, strength in entries]
+    entries = items[0].form.legend(word_limit(items), items[0].doubt)
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
 
 
@@ -191,7 +191,8 @@ def remarks(item: Attribution, items: Sequence[Attribution] = ()) -> list[str]:
         suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
     }
     lists: dict[str, list[str]] = {}
-    if count := int(item.score.values.get("reference_count") or 0):
+    if item.score.reference_count > 0:
+        count = int(item.score.reference_count)
         counted = [unit for unit in item.units if unit.references is not None]
         lists["people say it too"] = [
             f"{unit.text} (in {unit.references} of {count} references)" for unit in counted if unit.references
@@ -199,7 +200,7 @@ def remarks(item: Attribution, items: Sequence[Attribution] = ()) -> list[str]:
         lists["in no reference"] = [unit.text for unit in counted if not unit.references]
         named = [word for word in item.missing if word.references]
         lists["references also say"] = [f"{word.word} ({word.references} of {count})" for word in named]
-    lists["probably also there"] = [word.word for word in item.missing if word.references is None]
+    lists["probably missing from the caption"] = [word.word for word in item.missing if word.references is None]
     lines = [f"{title}: {', '.join(words)}" for title, words in lists.items() if words]
     return [*encoder, *item.form.remarks(item.units, item.ranked, instead, item.doubt), *lines]
 
@@ -320,6 +321,20 @@ def waterfall(item: Attribution) -> list[WaterfallStep]:
     for name, size, role in item.form.parts(item.score):
         steps.append(WaterfallStep(name, steps[-1].start + steps[-1].size, size, role))
     return steps
+
+
+def sum_lines(item: Attribution) -> list[str]:
+    """Return the score as text: the match, the sum that figures draw, references and warnings."""
+    score, title = item.score, score_name(item.score.signature)
+    numbers = [(f"{step.size:+.3f}", step.name) for step in waterfall(item)]
+    terms = " ".join(f"{number[0]} {number[1:]} {name}" for number, name in numbers)
+    name = title if score.candidates == 1 else f"Soft-{title}"
+    lines = [score.headline] if score.headline else []
+    lines.append(f"{name} {score.soft_msd:+.3f} = {terms.removeprefix('+ ')}")
+    if score.reference_count > 0:
+        total = f"{score.msd:.3f} {title} + {score.reference_score:.3f} reference score"
+        lines.append(f"Ref-{title} {score.ref_msd:+.3f} = {total}")
+    return lines + [f"warning: {warning}" for warning in score.warnings]
 
 
 def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:

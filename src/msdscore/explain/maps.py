@@ -6,9 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from msdscore.core.arrays import float64
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import unknown_name
 from msdscore.forms.base import Floats
+
+# P-value of a word from which its region is shown: the maximum is then in a box of its object in 75 % of cases, against
+# 69 % of all words (the centre of the image: 62 and 55 %); chosen on the 443 images that it was measured on.
+SURE = 0.7
+CENTRE = 0.25  # standard deviation of the preference for the centre, relative to the image
 
 
 def responsibilities(points: Floats, means: Floats, kappa: float, log_weights: Floats | float = 0.0) -> Floats:
@@ -35,6 +41,33 @@ def sharpened(affinity: Floats, times: float) -> Floats:
     weights = (affinity / affinity.max(axis=1, keepdims=True)) ** times
     spread: Floats = weights / weights.sum(axis=1, keepdims=True)
     return spread
+
+
+def region(values: Floats, grid: tuple[int, int], visible: npt.NDArray[np.bool_]) -> Floats:
+    """Return a map of patches, smoothed over 3 × 3 cells and weighted towards the centre, with the same sum.
+
+    On annotated boxes the maximum of a word's map is more often inside its object (docs/lab has the comparison).
+
+    >>> region(np.array([0.0, 0.0, 9.0]), (1, 3), np.ones(3, dtype=bool)).round(2).tolist()
+    [0.0, 5.57, 3.43]
+    """
+    rows, columns = grid
+    seen = visible.reshape(grid).astype(np.float64)
+    padded, counted = (np.pad(cells, 1) for cells in (values.reshape(grid) * seen, seen))
+    around = [(row, column) for row in range(3) for column in range(3)]
+    sums, counts = (
+        sum(cells[row : row + rows, column : column + columns] for row, column in around) for cells in (padded, counted)
+    )
+    weighted = (sums / np.maximum(counts, 1) * seen).ravel() * centre(rows, columns)
+    shown: Floats = weighted * (values.sum() / max(float(weighted.sum()), 1e-12))
+    return shown
+
+
+def centre(rows: int, columns: int) -> Floats:
+    """Return a map that prefers the centre of the image."""
+    y, x = np.meshgrid((np.arange(rows) + 0.5) / rows - 0.5, (np.arange(columns) + 0.5) / columns - 0.5, indexing="ij")
+    prior: Floats = np.exp(-(x**2 + y**2) / (2 * CENTRE**2)).ravel()
+    return prior
 
 
 def removals(patches: Floats, tokens: Floats, means: Floats, log_weights: Floats, kappa: float) -> Floats:
@@ -152,7 +185,7 @@ def pixels(values: Floats, layout: PatchLayout, size: tuple[int, int] | None = N
     `size` is (width, height) of the result: by default that of the original image.
     """
     width, height = size or layout.size
-    boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
+    boxes = float64(layout.boxes).reshape(*layout.grid, 4)
     across = _spread(boxes[0][:, (0, 2)] * width / layout.size[0], width)
     down = _spread(boxes[:, 0][:, (1, 3)] * height / layout.size[1], height)
     result: Floats = down @ values.reshape(layout.grid) @ across.T

@@ -12,7 +12,7 @@ from msdscore.explain.html import page
 from msdscore.explain.maps import strongest
 from msdscore.explain.terms import Attribution
 from msdscore.forms import references
-from msdscore.forms.base import Unit
+from msdscore.forms.base import Unit, finding
 from msdscore.io.outputs.targets import MARK
 from msdscore.scoring.results import known
 from msdscore.scoring.vocabulary import NamedWord
@@ -25,7 +25,7 @@ FIGURES = (".png", ".svg", ".pdf")
 KINDS = (*FIGURES, ".html", ".json")  # suffixes of files that explanations can be written to
 REGIONS = 3  # named for every word and map
 _FIRST = ("msd", "soft_msd", "similarity")  # of the score of an explanation; then those of the form
-_LAST = ("match", "reading", "uncertainty", "length", "candidates")
+_LAST = ("match", "verdict", "uncertainty", "length", "candidates")
 
 
 def encoded(items: Sequence[Attribution], kind: str) -> bytes:
@@ -66,8 +66,8 @@ def document(item: Attribution) -> dict[str, Any]:
     The terms of words are their contributions to MSD. Boxes are pixels of the image: left, top, right, bottom.
     """
     layout = item.patches
-    people = {name: known(item.score.values[name]) for name in references.NAMES if name in item.score.values}
-    score = {name: getattr(item.score, name) for name in (*_FIRST, *item.form.columns, *_LAST)} | people
+    people = [name for name in references.NAMES if name in item.score.columns]
+    score = {name: known(getattr(item.score, name)) for name in (*_FIRST, *item.form.columns, *_LAST, *people)}
     facts = {
         "caption": item.score.caption,
         "signature": item.score.signature,
@@ -105,13 +105,14 @@ def _named_word(word: NamedWord) -> dict[str, Any]:
 
 
 def _unit(unit: Unit) -> dict[str, Any]:
-    names = ("gap",) if unit.gap is not None else ("evidence", "p_value", "probability", "doubt")
+    names = ("gap",) if unit.gap is not None else ("evidence", "p_value", "probability", "penalty")
     people = () if unit.references is None else ("references",)
     return {name: getattr(unit, name) for name in ("text", "start", "end", "term", *names, *people)}
 
 
 def _word(item: Attribution, unit: Unit) -> dict[str, Any]:
-    regions = strongest(item.leaning(unit).ravel(), item.patches, REGIONS) if unit.tokens else []
+    regions = strongest(item.leaning(unit).ravel(), item.patches, REGIONS) if item.has_region(unit) else []
     facts = {"kind": unit.kind, "content": unit.content, "judged": unit.judged}
+    facts |= {"finding": found} if (found := finding(unit, item.doubt)) else {}
     facts |= {"reason": unit.reason} if unit.reason else {}
     return _unit(unit) | facts | {"leans_on": regions}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL.Image import Image
-from torch import Tensor
 
+from msdscore.core.arrays import float64, to_numpy
 from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
@@ -21,6 +21,7 @@ from msdscore.scoring.results import Score
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
 from msdscore.text.words import phrases, segment
 
+CARRIED = "carried"  # the projection whose maps are smoothed
 _SHARPER = 4  # factor of kappa in maps of words: more of their mass is on the object (docs/explain.md)
 
 
@@ -97,7 +98,10 @@ class Attribution:
     def regions(self) -> maps.Regions:
         """Support and contradiction of the caption by each patch; the maps show the positive values."""
         regions = maps.PROJECTIONS[self.projection](self.terms)
-        return maps.Regions(*(maps.over_all(side, self.visible) for side in (regions.support, regions.penalty)))
+        sides = [maps.over_all(side, self.visible) for side in (regions.support, regions.penalty)]
+        if self.projection == CARRIED:
+            sides = [maps.region(side, self.patches.grid, self.visible) for side in sides]
+        return maps.Regions(*sides)
 
     @property
     def support_map(self) -> Floats:
@@ -115,10 +119,23 @@ class Attribution:
         return self.coverage_terms.reshape(self.patches.grid)
 
     def leaning(self, unit: Unit) -> Floats:
-        """Return the sharpened affinity of a word's tokens to patches, rows by columns, adding up to 1."""
+        """Return the region that matches a word, rows by columns, adding up to 1; see `has_region`.
+
+        It is the sharpened affinity of the word's tokens to patches, smoothed and weighted towards the centre.
+        """
         if not unit.tokens:
             raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
-        return maps.sharpened(self.affinity[list(unit.tokens)], _SHARPER).mean(axis=0).reshape(self.patches.grid)
+        sharp = maps.sharpened(self.affinity[list(unit.tokens)], _SHARPER).mean(axis=0)
+        return maps.region(sharp, self.patches.grid, self.visible).reshape(self.patches.grid)
+
+    def has_region(self, unit: Unit) -> bool:
+        """Whether the region of a word is worth showing: the image supports the word better than most true ones.
+
+        Under the paper's form, which has no p-values, every word that the encoder reads has a region.
+        """
+        if not unit.tokens:
+            return False
+        return unit.p_value >= maps.SURE if unit.p_value is not None else unit.gap is not None
 
 
 def image_of(decoded: Decoded | RowError) -> Image:
@@ -133,22 +150,18 @@ def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measuremen
     seen, read, mixtures = images.vectors, texts.vectors, measured.terms.image_mixtures
     terms = []
     for number, (image, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
-        patches, tokens = seen.mask[image], read.mask[text]
-        x, y = _floats(seen.points[image][patches]), _floats(read.points[text][tokens])
+        patches, tokens = to_numpy(seen.mask)[image], to_numpy(read.mask)[text]
+        x, y = float64(seen.points[image])[patches], float64(read.points[text])[tokens]
         affinity = maps.responsibilities(y, x, form.kappa)
         if form.image_fit.mixture != "vmf":
             # First-order removals assume one fixed concentration; for other mixtures every patch is separate.
             removal = 1 / len(x) - affinity
         else:
-            means, log_weights = _floats(mixtures.means[image]), _floats(mixtures.log_weights[image])
+            means, log_weights = float64(mixtures.means[image]), float64(mixtures.log_weights[image])
             removal = maps.removals(x, y, means, log_weights, mixtures.kappa)
         own = form.point_terms(measured, number, patches, tokens)
         terms.append(maps.MapTerms(own.coverage, own.support, affinity, removal, own.beta, own.shares))
     return terms
-
-
-def _floats(values: Tensor) -> Floats:
-    return values.double().cpu().numpy()
 
 
 def rank_key(unit: Unit) -> float | None:
@@ -176,6 +189,6 @@ def _joined(caption: str, units: Sequence[Unit]) -> Unit:
         gap=sum(gaps) / len(gaps) if gaps else None,
         evidence=min((unit.evidence for unit in units if unit.evidence is not None), default=None),
         p_value=min(values, default=None),
-        doubt=sum(doubts) if (doubts := [unit.doubt for unit in units if unit.doubt is not None]) else None,
+        penalty=sum(penalties) if (penalties := [u.penalty for u in units if u.penalty is not None]) else None,
         judged=any(unit.judged for unit in units),
     )  # fmt: skip

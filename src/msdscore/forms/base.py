@@ -11,40 +11,33 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, 
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
-from msdscore.core import device
+from msdscore.core.arrays import Array, Bool, Float, Int, fetching
 from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError, unknown_name
-from msdscore.text.words import Word
+from msdscore.forms.columns import Group
+from msdscore.text.judged import PERSONS
+from msdscore.text.words import Word, stem
 
 Floats = npt.NDArray[np.float64]
-Values = Float[Tensor, " pairs"]
-PointMask = Bool[Tensor, " points"]
+Values = Float[np.ndarray, " pairs"]
+PointMask = Bool[np.ndarray, " points"]
+Pooled = Float[Array, "batch pooled_dim"]
 Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour in explanations
 ScoreStep = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
 Entry = tuple[str, Role, float]  # of the legend of word colours: its text, the colour and how strong it is
 
+UNRELIABLE = "this encoder cannot tell whether it is true"
+LIKELY_WRONG, CHECK = "likely wrong", "check"
+EVEN = 0.5  # probability of a word below which it is more probably false than true
+PALEST = 0.2  # strength of the least colour that is seen as one
 BLUEST = 0.7  # strength of the colour of a word with p-value 1
 LARGEST = 1e6  # a larger number overflows a score
 SMALLEST = 1e-6  # minimum of a number used as a divisor
 MOST_COMPONENTS = 1024  # of a mixture; images and captions have fewer points
 MOST_ITERATIONS = 10_000  # of EM, which converges in tens
-
-
-class Column(NamedTuple):
-    """A number of a score: its name in tables, its heading and number format, and whether lower values are better.
-
-    A column without a format is written to files and not shown in tables.
-    """
-
-    name: str
-    heading: str
-    format: str = ""
-    lower_is_better: bool = False
 
 
 class WordColumn(NamedTuple):
@@ -72,8 +65,8 @@ class Sides:
     images: Embeddings
     texts: Embeddings
     rows: tuple[Sequence[int], Sequence[int]]
-    image_of: Int[Tensor, " pairs"]
-    text_of: Int[Tensor, " pairs"]
+    image_of: Int[Array, " pairs"]
+    text_of: Int[Array, " pairs"]
     captions: Sequence[str] = ()
 
     @property
@@ -90,10 +83,10 @@ class Terms(Protocol):
         """The mixtures of the images, one per row."""
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Array, ...]:
         """The tensors that `Form.numbers` needs."""
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+    def with_tensors(self, tensors: Sequence[Array]) -> Self:
         """Return the same terms with these tensors, in the order of `tensors`."""
 
 
@@ -108,10 +101,10 @@ class Measurement(Generic[T]):
     has one layout per image, `tokens`, `captions` and `lengths` have one entry per pair. `terms` are those of the form.
     """
 
-    similarity: Values
-    lengths: Int[Tensor, " pairs"]
-    image_of: Int[Tensor, " pairs"]
-    text_of: Int[Tensor, " pairs"]
+    similarity: Float[Array, " pairs"]
+    lengths: Int[Array, " pairs"]
+    image_of: Int[Array, " pairs"]
+    text_of: Int[Array, " pairs"]
     patches: tuple[PatchLayout, ...]
     tokens: tuple[TokenLayout, ...]
     captions: tuple[str, ...]
@@ -121,8 +114,8 @@ class Measurement(Generic[T]):
         return len(self.tokens)
 
     def fetching(self) -> "Callable[[], Measurement[T]]":
-        """Start copying all but the mixtures to the CPU; the returned function waits once and returns the copy."""
-        fetch = device.fetching(self.similarity, self.lengths, self.image_of, self.text_of, *self.terms.tensors)
+        """Start copying all but the mixtures to the host; the returned function waits once and returns NumPy arrays."""
+        fetch = fetching(self.similarity, self.lengths, self.image_of, self.text_of, *self.terms.tensors)
 
         def arrived() -> Measurement[T]:
             similarity, lengths, image_of, text_of, *local = fetch()
@@ -139,9 +132,9 @@ class Unit:
     """A word, mark or phrase of the caption, with its effect on the score.
 
     `term` is its contribution to MSD: above zero it raises the score. In the evidence form a judged word has `evidence`
-    in nats, a `p_value` (the share of true words of its kind that look as unsupported) and the `probability` that it is
-    true if nine words in ten are; a word below 0.1 has a term below zero. `doubt` is its share of the caption's doubt.
-    A word that is not `judged`, because the encoder cannot judge whether it is true, because it is denied, or because
+    in nats, a `p_value` (the fraction of true words of its kind with evidence this low) and the `probability` that it
+    is true if nine words in ten are; a word below 0.1 has a term below zero. `penalty` is its share of the caption's.
+    A word that is not `judged`, because the encoder cannot judge whether it is true, because it is negated, or because
     it is repeated, has none of these. `gap` is for the paper's form: how far the image does not support the word, in
     nats. `references` is the number of references that say or mean a content word; the p-value then depends on image
     and references.
@@ -158,10 +151,27 @@ class Unit:
     evidence: float | None = None
     p_value: float | None = None
     probability: float | None = None
-    doubt: float | None = None
+    penalty: float | None = None
     judged: bool = True
     reason: str = ""  # why it is not judged
     references: int | None = None
+
+
+def finding(unit: Unit, doubt: float) -> str:
+    """Return what an explanation says about a word: `likely wrong`, `check`, or nothing.
+
+    A word is likely wrong if few true words have so little support (a p-value below `doubt`) and it is more probably
+    false than true; if only the first holds, it is worth a check. Words for persons are at most that: man and woman
+    are confused too often (docs/trust.md).
+
+    >>> unit = Unit("dog", 0, 3, "word", True, (0,), p_value=0.05, probability=0.4)
+    >>> finding(unit, 0.1), finding(replace(unit, probability=0.6), 0.1), finding(unit, 0.01)
+    ('likely wrong', 'check', '')
+    """
+    if unit.p_value is None or unit.p_value >= doubt:
+        return ""
+    is_false = unit.probability is not None and unit.probability < EVEN
+    return LIKELY_WRONG if is_false and stem(unit.text.casefold()) not in PERSONS else CHECK
 
 
 def p_text(unit: Unit) -> str:
@@ -175,11 +185,11 @@ def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> t
     for number, word in enumerate(words):
         reasons = (
             (word.kind == "mark", ""),
-            (not word.content, "names nothing to see"),
-            (word.denied, "the caption denies it"),
+            (not word.content, "not a content word"),
+            (word.negated, "negated"),
             (not word.tokens, "this encoder does not read it"),
-            (not word.new, "was said before"),
-            (True, "this encoder cannot tell whether it is true"),
+            (not word.new, "repeated word"),
+            (True, UNRELIABLE),
         )
         reason = next(reason for applies, reason in reasons if applies)
         described = (word.text, word.start, word.end, word.kind, word.content, word.tokens)
@@ -208,7 +218,8 @@ class Form(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     name: ClassVar[str]  # of the score; its signatures begin with it in lower case
-    columns: ClassVar[tuple[str, ...]]
+    group: ClassVar[Group]  # of its columns in the table
+    columns: ClassVar[tuple[str, ...]]  # names of the numbers that it adds to those of every score
     maps: ClassVar[tuple[Role, ...]]  # that an explanation draws
     projection: ClassVar[str]  # how terms become maps unless chosen, by name: see `explain.maps.PROJECTIONS`
     word_columns: ClassVar[tuple[WordColumn, ...]]  # numbers of words in the tables of an explanation
@@ -251,6 +262,10 @@ class Form(Protocol):
                 raise unknown_name("setting", name, known)
         return replace(self, **changes)
 
+    def pooled(self, batch: Embeddings) -> Pooled:
+        """Return the vectors of images or captions whose cosine is the similarity."""
+        return batch.pooled
+
     def measure(self, sides: Sides, bank: Bank | None) -> Terms:
         """Measure pairs."""
 
@@ -279,8 +294,8 @@ class Form(Protocol):
     def equation(self, score: Any) -> str:
         """Return the formula of a `Score` with its numbers."""
 
-    def legend(self, limit: float) -> list[Entry]:
-        """Return the legend of word colours; `limit` is the largest gap of any word."""
+    def legend(self, limit: float, doubt: float) -> list[Entry]:
+        """Return the legend of word colours; `limit` is the largest gap, `doubt` the p-value below which is doubt."""
 
     def remarks(
         self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float

@@ -1,37 +1,35 @@
-r"""The evidence form: precision, information and doubt of the words of a caption, as evidence for its image.
+r"""The evidence form: precision, information and penalty of the words of a caption, as evidence for its image.
 
 `core.evidence` has the formulas and the calibration of words. With :math:`g` the similarity and :math:`\lambda` the
 `balance`,
 
-.. math:: \text{MSD} = g - \text{denial} + \alpha\,(1-\lambda)\,\text{precision}
-    + \gamma\,\lambda\,\text{information} - \delta\,\text{doubt}
+.. math:: \text{MSD} = g - \text{negation} + \alpha\,(1-\lambda)\,\text{precision}
+    + \gamma\,\lambda\,\text{information} - \delta\,\text{penalty}
 
 The vector of "no dog" is near that of a dog, so a positive similarity counts only by the share :math:`a` of the
-distinct content words that the caption does not deny: :math:`\text{denial} = (1 - a) \max(g, 0)`.
+distinct content words that the caption does not deny: :math:`\text{negation} = (1 - a) \max(g, 0)`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from msdscore.core import evidence
-from msdscore.core.device import sent
+from msdscore.core.arrays import Array, Float, Int, float64, from_numpy, take_rows
+from msdscore.core.divergence import fit_all, log_ratio, total
 from msdscore.core.evidence import Bank, Match, WordCalibration, WordTerms
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.core.paper import total
-from msdscore.core.schedule import fit_all, token_evidence
 from msdscore.errors import ConfigError
 from msdscore.forms.base import (
     BLUEST,
     MOST_COMPONENTS,
     MOST_ITERATIONS,
-    Column,
+    PALEST,
     Entry,
+    Floats,
     Form,
     Measurement,
     PointMask,
@@ -46,26 +44,22 @@ from msdscore.forms.base import (
     check_number,
     check_share,
     exact,
+    finding,
     match_settings,
     p_text,
     units_of,
 )
+from msdscore.forms.columns import Group, names
+from msdscore.text.judged import PERSONS, unjudged
+from msdscore.text.warnings import UNFAMILIAR
 from msdscore.text.words import Word, segment
 
-DENIAL = "denied words are not judged"  # warning of captions with "no", "without", "isn't"
-LEGEND = "likely wrong: under a tenth of true words look like this"
-TokenIndices = Int[Tensor, "texts words tokens"]
-WordKinds = Int[Tensor, "pairs words"]
-
-COLUMNS = (
-    Column("denial", "denial", ".3f", lower_is_better=True),
-    Column("precision", "precision", "+.3f"),
-    Column("information", "information", "+.3f"),
-    Column("doubt", "doubt", ".3f", lower_is_better=True),
-)
+NEGATION = "negated words are not scored"  # warning of captions with "no", "without", "isn't"
+TokenIndices = Int[np.ndarray, "texts words tokens"]
+WordKinds = Int[np.ndarray, "pairs words"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for the cached property
 class WordMeasurement:
     """The evidence of the distinct judged words of every pair, padded; `judged` are their positions in `spoken`.
 
@@ -81,43 +75,71 @@ class WordMeasurement:
     calibration: WordCalibration
     image_mixtures: Mixture
     match: Match | None = None
+    familiarity: Float[Array, " pairs"] | None = None  # of the images
+    least_familiar: float = -1.0  # below which an image is unlike those that the encoder knows
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The evidence; everything else is on the CPU already."""
-        return (self.evidence,)
+    def tensors(self) -> tuple[Array, ...]:
+        """The evidence and the familiarity, if it is known; everything else is on the CPU already."""
+        return (self.evidence,) if self.familiarity is None else (self.evidence, self.familiarity)
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+    def with_tensors(self, tensors: Sequence[Array]) -> Self:
         """Return the same words with this evidence."""
-        return replace(self, evidence=tensors[0])
+        return replace(self, evidence=tensors[0], familiarity=tensors[1] if len(tensors) > 1 else None)
 
     @property
     def sides(self) -> tuple[WordTerms, WordTerms, WordTerms]:
-        """The margin of each word, its log-odds, and the log-odds from which it raises no doubt.
+        """The margin of each word, its log-odds, and the log-odds from which it adds no penalty.
 
         The log-odds are those of a true word of its kind against a likely absent one, with an even prior.
         """
-        values = self.evidence.cpu().double()
+        values = float64(self.evidence)
         names = ("zero", "slope", "intercept", "settled")
         zero, slope, intercept, settled = (self.calibration.of_kinds(name, self.kinds) for name in names)
         return values - zero, slope * values + intercept, settled
 
     @property
     def terms(self) -> tuple[WordTerms, WordTerms, WordTerms]:
-        """Terms that add up to precision, to information and to doubt."""
+        """Terms that add up to precision, to information and to the penalty."""
         margin, odds, settled = self.sides
         return (
             evidence.precision_terms(margin, self.weights),
             evidence.information_terms(margin, self.weights, spread=self.calibration.spread),
-            evidence.doubt_terms(odds, settled, self.weights),
+            evidence.penalty_terms(odds, settled, self.weights),
         )
 
     @property
-    def p_values(self) -> list[list[float]]:
-        """The p-values of the judged words of every pair."""
-        values = self.calibration.p_values(self.evidence.cpu().flatten(), self.kinds.flatten())
-        rows = values.view(self.evidence.shape).tolist()
-        return [row[: len(judged)] for row, judged in zip(rows, self.judged, strict=True)]
+    def invented(self) -> Values:
+        """The expected share of the shown words of every pair that are false; 0 if there is none."""
+        shares = []
+        for pair, judged in enumerate(self.judged):
+            hidden, (_, true) = self.unshown(pair), self.findings[pair]
+            false = [1 - value for number, value in zip(judged, true, strict=True) if number not in hidden]
+            shares.append(sum(false) / max(len(false), 1))
+        return np.array(shares)
+
+    def unshown(self, pair: int) -> dict[int, str]:
+        """Return why words of a caption have no p-value, by position, although they are part of the score."""
+        return unjudged(self.spoken[pair], self.calibration.reliability)
+
+    @property
+    def counts(self) -> Floats:
+        """The number of distinct content words of every caption."""
+        return np.array([float(len({word.stem for word in words if word.content})) for words in self.spoken])
+
+    @cached_property
+    def findings(self) -> list[tuple[list[float], list[float]]]:
+        """P-values and probabilities of the judged words of every pair."""
+        shape, calibration = self.evidence.shape, self.calibration
+        kinds = self.kinds.copy()
+        for pair, judged in enumerate(self.judged if calibration.lengths else ()):
+            for column, number in enumerate(judged):
+                if self.spoken[pair][number].stem in PERSONS:
+                    kinds[pair, column] = len(calibration.kinds)
+        counts = np.broadcast_to(self.counts[:, None], shape)
+        both = calibration.judge(float64(self.evidence), kinds, counts)
+        rows = zip(*(values.tolist() for values in both), self.judged, strict=True)
+        return [(p_values[: len(judged)], true[: len(judged)]) for p_values, true, judged in rows]
 
 
 Measured = Measurement[WordMeasurement]
@@ -134,7 +156,7 @@ class Evidence(Form):
         alpha: Weight of precision if `balance` is 0.
         gamma: Weight of information if `balance` is 1.
         balance: Balance between precision (0) and information (1).
-        delta: Weight of doubt.
+        delta: Weight of the penalty.
         temperature: Temperature of the uncertainty in Soft-MSD.
 
     >>> Evidence(balance=2.0)
@@ -143,28 +165,29 @@ class Evidence(Form):
     """
 
     name: ClassVar[str] = "MSD-E"  # a separate name, since the paper does not define this form
-    columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
+    group: ClassVar[Group] = "evidence"
+    columns: ClassVar[tuple[str, ...]] = names("evidence")
     maps: ClassVar[tuple[Role, ...]] = ("support", "penalty")
     projection: ClassVar[str] = "carried"  # docs/explain.md has the comparison with boxes
     word_columns: ClassVar[tuple[WordColumn, ...]] = (
         WordColumn("p_value", "p-value", ".3f"),
         WordColumn("probability", "probably true", ".0%", phrases=False),
-        WordColumn("doubt", "doubt", ".2f"),
+        WordColumn("penalty", "penalty", ".2f"),
     )
-    word_note: ClassVar[str] = "p-value, the share of true words that look as unsupported"
+    word_note: ClassVar[str] = "p-value, the fraction of true words with evidence this low"
     explained: ClassVar[tuple[str, ...]] = ("alpha", "balance", "delta")
     compounds: ClassVar[bool] = False
     names_words: ClassVar[bool] = True
     needs_bank: ClassVar[bool] = True  # evidence is relative to background images
     text_fit: ClassVar[None] = None  # captions have no mixtures
 
-    components: int = 8  # of an image's mixture; docs/decisions.md
+    components: int = 8  # of an image's mixture; docs/lab/decisions.md
     kappa: float = 20.0  # paper, concentration sweep
     iterations: int = 20  # paper, EM details
     alpha: float = 0.1  # weight of precision at balance 0; paper, weight of the local terms
-    gamma: float = 0.04  # weight of information at balance 1; docs/evidence.md
-    balance: float = 0.5  # between precision (0) and information (1); docs/evidence.md has the curve
-    delta: float = 0.1  # weight of doubt; docs/evidence.md has the curve
+    gamma: float = 0.04  # weight of information at balance 1; docs/lab/evidence.md
+    balance: float = 0.5  # between precision (0) and information (1); docs/lab/evidence.md has the curve
+    delta: float = 0.1  # weight of the penalty; docs/lab/evidence.md has the curve
     temperature: float = 0.2  # xi of Soft-MSD, paper
 
     def __post_init__(self) -> None:
@@ -206,16 +229,18 @@ class Evidence(Form):
         assert bank is not None, "the evidence form has a bank"
         assert bank.words is not None, "the bank was checked"
         mixtures = fit_all(sides.images, self.image_fit)
-        tokens = token_evidence(sides.texts, mixtures, bank.images, image_of=sides.image_of, text_of=sides.text_of)
+        tokens = log_ratio(
+            sides.texts, mixtures, item_of=sides.text_of, mixture_of=sides.image_of, background=bank.images
+        )
         spoken = [
             segment(text, layout.spans, compounds=self.compounds)
             for text, layout in zip(sides.captions, sides.layouts, strict=True)
         ]
         judged, *padded = _judged_words(spoken, bank.words)
-        text_rows = sides.rows[1]
-        word_tokens, weights, kinds = (tensor[torch.tensor(text_rows, dtype=torch.int64)] for tensor in padded)
+        text_rows, known = sides.rows[1], bank.familiarity
+        word_tokens, weights, kinds = (array[np.array(text_rows, dtype=np.int64)] for array in padded)
         return WordMeasurement(
-            evidence.word_evidence(tokens, sent(word_tokens, tokens.device)),
+            evidence.word_evidence(tokens, from_numpy(word_tokens, tokens)),
             weights,
             kinds,
             tuple(spoken[row] for row in text_rows),
@@ -223,27 +248,33 @@ class Evidence(Form):
             bank.words,
             mixtures,
             bank.match if bank.match is not None and bank.match.settings == match_settings(self) else None,
+            None if known is None else take_rows(known(sides.images.pooled), sides.image_of),
+            -1.0 if known is None else known.limit,
         )
 
     def numbers(self, measured: Measured) -> dict[str, Values]:
         """Return similarity, the columns of the form, MSD and match of every pair, in float64 on the CPU."""
         words = measured.terms
-        similarity = measured.similarity.double().cpu()
-        denial = (1 - affirmed(words.spoken)) * similarity.clamp_min(0)
-        precision, information, doubt = map(total, words.terms)
+        similarity = float64(measured.similarity)
+        negation = (1 - affirmed(words.spoken)) * np.maximum(similarity, 0)
+        precision, information, penalty = map(total, words.terms)
         first, second = self.weights
-        msd = similarity - denial + first * precision + second * information - self.delta * doubt
-        values = {"similarity": similarity, "denial": denial, "precision": precision, "information": information}
-        values |= {"doubt": doubt, "msd": msd}
+        msd = similarity - negation + first * precision + second * information - self.delta * penalty
+        values = {"similarity": similarity, "negation": negation, "precision": precision, "information": information}
+        values |= {"penalty": penalty, "invented": words.invented, "msd": msd}
+        familiarity = np.full(len(msd), np.nan) if words.familiarity is None else float64(words.familiarity)
+        values["familiarity"] = familiarity.round(4)  # products of matrices depend on the batch in the last digits
         if words.match is not None:
-            count = torch.tensor([len(judged) for judged in words.judged], dtype=torch.float64)
-            values["match"] = words.match(msd, count)
+            judged = np.array([len(judged) for judged in words.judged], dtype=np.float64)
+            values["match"] = words.match(msd, words.counts if words.match.lengths else judged)
         return values
 
     def warnings(self, measured: Measured, pair: int) -> tuple[str, ...]:
-        """Return a warning if the caption denies words."""
-        denies = any(word.denied and word.content for word in measured.terms.spoken[pair])
-        return (DENIAL,) if denies else ()
+        """Return warnings if the caption negates words, and if the image is unlike those that the encoder knows."""
+        words = measured.terms
+        negates = any(word.negated and word.content for word in words.spoken[pair])
+        is_known = words.familiarity is None or float(words.familiarity[pair]) >= words.least_familiar
+        return (*((NEGATION,) if negates else ()), *(() if is_known else (UNFAMILIAR,)))
 
     def words(self, measured: Measured, pair: int) -> Sequence[Word]:
         """Return the words and marks of the caption of a pair."""
@@ -253,29 +284,37 @@ class Evidence(Form):
         """Return at most `count` judged words of every pair's caption, by rising p-value."""
         words = measured.terms
         return [
-            tuple(spoken[number].text for _, number in sorted(zip(values, judged, strict=True))[:count])
-            for spoken, judged, values in zip(words.spoken, words.judged, words.p_values, strict=True)
+            tuple(
+                spoken[number].text
+                for _, number in sorted(zip(values, judged, strict=True))
+                if number not in words.unshown(pair)
+            )[:count]
+            for pair, (spoken, judged, values) in enumerate(
+                zip(words.spoken, words.judged, (p_values for p_values, _ in words.findings), strict=True)
+            )
         ]
 
-    def word_terms(self, words: WordMeasurement) -> Float[Tensor, "pairs words"]:
+    def word_terms(self, words: WordMeasurement) -> Float[np.ndarray, "pairs words"]:
         """Return the contribution of every judged word to MSD."""
-        (first, second), (precision, information, doubt) = self.weights, words.terms
-        return first * precision + second * information - self.delta * doubt
+        (first, second), (precision, information, penalty) = self.weights, words.terms
+        return first * precision + second * information - self.delta * penalty
 
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
         """Return the words and marks of a caption; judged words with their numbers."""
         words, judged = measured.terms, measured.terms.judged[pair]
-        values = words.evidence[pair, : len(judged)].double().cpu()
+        values = float64(words.evidence)[pair, : len(judged)]
         columns = (
             self.word_terms(words)[pair].tolist(),
             values.tolist(),
-            words.p_values[pair],
-            words.calibration.probabilities(values, words.kinds[pair, : len(judged)]).tolist(),
+            *words.findings[pair],
             words.terms[2][pair].tolist(),
         )
-        names = ("term", "evidence", "p_value", "probability", "doubt")
+        names = ("term", "evidence", "p_value", "probability", "penalty")
         rows = zip(judged, *columns, strict=False)  # some columns are padded
-        facts = {number: dict(zip(names, numbers, strict=True)) for number, *numbers in rows}
+        facts: dict[int, dict[str, Any]] = {number: dict(zip(names, numbers, strict=True)) for number, *numbers in rows}
+        for number, reason in words.unshown(pair).items():
+            term = {"term": facts[number]["term"]} if number in facts else {}
+            facts[number] = {**term, "judged": False, "reason": reason}
         return units_of(words.spoken[pair], facts)
 
     def point_terms(self, measured: Measured, pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
@@ -290,44 +329,51 @@ class Evidence(Form):
         return PointTerms(np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0))
 
     def parts(self, score: Any) -> list[ScoreStep]:
-        """Return the contributions of denial (if any), precision, information and doubt."""
+        """Return the contributions of negation (if any), precision, information and the penalty."""
         first, second = self.weights
         sizes: list[tuple[str, float, Role]] = [
-            ("denial", -score.denial, "penalty"),
+            ("negation", -score.negation, "penalty"),
             ("precision", first * score.precision, "support"),
             ("information", second * score.information, "leaning"),
-            ("doubt", -self.delta * score.doubt, "penalty"),
+            ("penalty", -self.delta * score.penalty, "penalty"),
         ]
         return [
             (name, score.uncertainty * size, "penalty" if size < 0 else role)
             for name, size, role in sizes
-            if size or name != "denial"
+            if size or name != "negation"
         ]
 
     def equation(self, score: Any) -> str:
         """Return the formula of the score with its numbers."""
         gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
         first, second = self.weights
-        denial = f" - {gate[1:]}{gate and '·'}{score.denial:.3f}" if score.denial else ""
+        negation = f" - {gate[1:]}{gate and '·'}{score.negation:.3f}" if score.negation else ""
         return (
-            f"{score.similarity:.3f}{denial} + {first:g}{gate}·({score.precision:.2f})"
-            f" + {second:g}{gate}·({score.information:.2f}) - {self.delta:g}{gate}·{score.doubt:.2f}"
+            f"{score.similarity:.3f}{negation} + {first:g}{gate}·({score.precision:.2f})"
+            f" + {second:g}{gate}·({score.information:.2f}) - {self.delta:g}{gate}·{score.penalty:.2f}"
         )
 
-    def legend(self, limit: float) -> list[Entry]:
+    def legend(self, limit: float, doubt: float) -> list[Entry]:
         """Colours by p-value."""
-        return [(LEGEND, "penalty", 1.0), ("neither", "support", 0.0), ("supported", "support", BLUEST)]
+        return [
+            (f"likely wrong (p < {doubt:g})", "penalty", 1.0),
+            ("check", "penalty", PALEST),
+            ("neither", "support", 0.0),
+            ("supported", "support", BLUEST),
+        ]
 
     def remarks(
         self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
     ) -> list[str]:
-        """Return the words in doubt, in reading order, with words that would fit better."""
+        """Return the words in doubt, in reading order, with words that would fit better, and what is not judged."""
         lines = []
         for number, unit in enumerate(units):
-            if unit in ranked and unit.p_value is not None and unit.p_value < doubt:
+            if unit in ranked and (found := finding(unit, doubt)):
                 better = f"; try: {instead[number]}" if number in instead else ""
-                lines.append(f"likely wrong: {unit.text} ({p_text(unit)}){better}")
-        return lines
+                lines.append(f"{found}: {unit.text} ({p_text(unit)}){better}")
+        notes = dict.fromkeys(unit.reason for unit in units if unit.reason.endswith("not judged"))
+        hints = [f"{unit.text}: {unit.reason}" for unit in units if unit.reason.endswith("?")]
+        return [*lines, *hints, *notes]
 
 
 def _judged_words(
@@ -335,26 +381,26 @@ def _judged_words(
 ) -> tuple[list[tuple[int, ...]], TokenIndices, WordTerms, WordKinds]:
     """Return the positions of the judged words of every caption, and their token indices, weights and kinds.
 
-    Judged are content words with tokens that are not denied, the first of each stem. Tensors are padded, token indices
+    Judged are content words with tokens that are not negated, the first of each stem. Arrays are padded, token indices
     with −1.
     """
     judged = [
         {
             number: word
             for number, word in enumerate(words)
-            if word.content and word.new and not word.denied and word.tokens and calibration.weight_of(word.stem) > 0
+            if word.content and word.new and not word.negated and word.tokens and calibration.weight_of(word.stem) > 0
         }
         for words in spoken
     ]
     shape = (len(judged), max(map(len, judged), default=0) or 1)
     most_tokens = max((len(word.tokens) for words in judged for word in words.values()), default=1)
-    tokens = torch.full((*shape, most_tokens), -1, dtype=torch.int64)
-    weights, kinds = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.int64)
+    tokens = np.full((*shape, most_tokens), -1, dtype=np.int64)
+    weights, kinds = np.zeros(shape), np.zeros(shape, dtype=np.int64)
     for text, words in enumerate(judged):
         for column, word in enumerate(words.values()):
             kind = calibration.kind_of(word.stem)
             assert kind is not None, "judged words have a kind"
-            tokens[text, column, : len(word.tokens)] = torch.tensor(word.tokens)
+            tokens[text, column, : len(word.tokens)] = word.tokens
             weights[text, column] = calibration.weight_of(word.stem)
             kinds[text, column] = kind
     return list(map(tuple, judged)), tokens, weights, kinds
@@ -362,9 +408,9 @@ def _judged_words(
 
 def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:
     """Return the share of distinct content words that every caption does not deny; 1 without content words."""
-    content = [[not word.denied for word in words if word.content and word.new] for words in spoken]
-    return torch.tensor([sum(flags) / len(flags) if flags else 1.0 for flags in content], dtype=torch.float64)
+    content = [[not word.negated for word in words if word.content and word.new] for words in spoken]
+    return np.array([sum(flags) / len(flags) if flags else 1.0 for flags in content], dtype=np.float64)
 
 
-# Beyond the paper: precision, information and doubt; needs a bank built from captioned images.
+# Beyond the paper: precision, information and penalty; needs a bank built from captioned images.
 PRESETS = {"evidence": Evidence()}

@@ -1,6 +1,6 @@
 """The paper's form: coverage and support, two directed divergences between the mixtures of image and caption.
 
-`core.paper` has the formulas, `core.schedule` computes them for many pairs.
+`core.divergence` has the formulas.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,24 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-import torch
-from jaxtyping import Int
-from torch import Tensor
 
+from msdscore.core.arrays import Array, Int, float64, to_numpy
+from msdscore.core.divergence import Divergence, diverge, length_gate
+from msdscore.core.embeddings import Embeddings, masked_mean
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Init, Kind
-from msdscore.core.paper import Divergence, length_gate
-from msdscore.core.schedule import diverge
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.base import (
     MOST_COMPONENTS,
     MOST_ITERATIONS,
-    Column,
     Entry,
     Form,
     Measurement,
     PointMask,
     PointTerms,
+    Pooled,
     Role,
     ScoreStep,
     Sides,
@@ -38,18 +36,13 @@ from msdscore.forms.base import (
     exact,
     units_of,
 )
+from msdscore.forms.columns import Group, names
 from msdscore.text.words import Word, segment
 
 Gate = Literal["length", "coverage", "support", "fixed"]
 Calibration = Literal["none", "background"]
+Pool = Literal["model", "mean"]
 Measured = Measurement[Divergence]
-
-COLUMNS = (
-    Column("coverage", "coverage", ".4f", lower_is_better=True),
-    Column("support", "support", ".4f", lower_is_better=True),
-    Column("beta", "beta"),
-    Column("divergence", "divergence", lower_is_better=True),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +63,8 @@ class Paper(Form):
         temperature: Temperature of the uncertainty in Soft-MSD.
         calibration: `background` subtracts the mean over a bank of background images from every term.
         mixture: Distribution of a component; all but `vmf` are ablations of the paper.
+        pool: Vectors whose cosine is the similarity: the encoder's pooled ones (`model`), or the normalised mean of its
+            local ones (`mean`, as in the paper).
 
     >>> Paper.preset("long").components
     (5, 3)
@@ -79,7 +74,8 @@ class Paper(Form):
     """
 
     name: ClassVar[str] = "MSD"  # the paper's
-    columns: ClassVar[tuple[str, ...]] = tuple(column.name for column in COLUMNS)
+    group: ClassVar[Group] = "paper"
+    columns: ClassVar[tuple[str, ...]] = names("paper")
     maps: ClassVar[tuple[Role, ...]] = ("support", "penalty", "omission")
     projection: ClassVar[str] = "influence"  # has coverage too, which token terms do not
     word_columns: ClassVar[tuple[WordColumn, ...]] = (WordColumn("gap", "gap, nats", "+.2f"),)
@@ -91,7 +87,7 @@ class Paper(Form):
     components: tuple[int, int] = (3, 2)  # image, text: paper, short captions
     kappa: float = 20.0  # paper, concentration sweep
     iterations: int = 20  # paper, EM details
-    init: Init = "spread"  # docs/decisions.md: as good as random starts, without variance over seeds
+    init: Init = "spread"  # docs/lab/decisions.md: as good as random starts, without variance over seeds
     seed: int = 0  # of random starts
     alpha: float = 0.1  # paper, hyperparameters
     gate: Gate = "length"
@@ -100,6 +96,7 @@ class Paper(Form):
     beta: float = 0.5  # weight of coverage if the gate is fixed
     temperature: float = 0.2  # xi, paper
     calibration: Calibration = "none"  # beyond the paper: terms minus their mean over a bank of background images
+    pool: Pool = "model"
     mixture: Kind = "vmf"  # the paper's; the others are its ablations, in float64, variances start at 1/kappa
 
     def __post_init__(self) -> None:
@@ -116,7 +113,7 @@ class Paper(Form):
         for name in ("kappa", "gate_width", "temperature"):
             check_number(name, getattr(self, name), positive=True)
         check_share("beta", self.beta)
-        choices = {"init": Init, "gate": Gate, "calibration": Calibration, "mixture": Kind}
+        choices = {"init": Init, "gate": Gate, "calibration": Calibration, "mixture": Kind, "pool": Pool}
         for name, known in choices.items():
             if getattr(self, name) not in get_args(known):
                 raise unknown_name(name, str(getattr(self, name)), get_args(known))
@@ -177,14 +174,19 @@ class Paper(Form):
             "xi": exact(self.temperature),
         }
         facts |= {} if self.mixture == "vmf" else {"mix": self.mixture}
+        facts |= {} if self.pool == "model" else {"pool": self.pool}
         return facts | ({} if bank is None else {"cal": f"background,{bank}"})
 
-    def betas(self, lengths: Int[Tensor, " captions"]) -> Values:
+    def betas(self, lengths: Int[Array, " captions"]) -> Values:
         """Return the weight of coverage for captions of these lengths in tokens."""
-        wide = lengths.cpu().double()
+        wide = float64(lengths)
         if self.gate == "length":
             return length_gate(wide, center=self.gate_center, width=self.gate_width)
-        return torch.full_like(wide, {"coverage": 1.0, "support": 0.0, "fixed": self.beta}[self.gate])
+        return np.full_like(wide, {"coverage": 1.0, "support": 0.0, "fixed": self.beta}[self.gate])
+
+    def pooled(self, batch: Embeddings) -> Pooled:
+        """Return the encoder's pooled vectors, or the normalised mean of its local ones."""
+        return batch.pooled if self.pool == "model" else masked_mean(batch.points, batch.mask)
 
     def measure(self, sides: Sides, bank: Bank | None) -> Divergence:
         """Compute both divergences of every pair, one term per patch and per token."""
@@ -195,13 +197,13 @@ class Paper(Form):
             sides.text_of,
             image_fit=self.image_fit,
             text_fit=self.text_fit,
-            bank=bank,
+            background=(None, None) if bank is None else (bank.images, bank.texts),
         )
 
     def numbers(self, measured: Measured) -> dict[str, Values]:
         """Return similarity, coverage, support, the gate, divergence and MSD of every pair, in float64 on the CPU."""
-        similarity = measured.similarity.double().cpu()
-        coverage, support = (side.double().cpu() for side in (measured.terms.coverage, measured.terms.support))
+        similarity = float64(measured.similarity)
+        coverage, support = map(float64, (measured.terms.coverage, measured.terms.support))
         beta = self.betas(measured.lengths)
         divergence = beta * coverage + (1 - beta) * support
         return {
@@ -233,9 +235,9 @@ class Paper(Form):
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
         """Return the words and marks of a caption with the term and the gap of each; none for one without tokens."""
         words = self.words(measured, pair)
-        terms = measured.terms.support_terms[pair].double().cpu().numpy()
+        terms = float64(measured.terms.support_terms[pair])
         size = int(measured.lengths[pair])
-        weight = self.alpha * (1 - float(self.betas(measured.lengths[pair : pair + 1])))
+        weight = self.alpha * (1 - float(self.betas(measured.lengths[pair : pair + 1])[0]))
         facts: dict[int, dict[str, Any]] = {}
         for number, word in enumerate(words):
             tokens = list(word.tokens)
@@ -246,13 +248,13 @@ class Paper(Form):
     def point_terms(self, measured: Measured, pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
         """Return coverage terms of the visible patches and support terms of the tokens."""
         coverage, support = (
-            terms[: len(mask)][mask[: len(terms)]].double().cpu().numpy()
+            float64(terms)[: len(mask)][to_numpy(mask)[: len(terms)]]
             for terms, mask in (
                 (measured.terms.coverage_terms[pair], patches),
                 (measured.terms.support_terms[pair], tokens),
             )
         )
-        beta = float(self.betas(measured.lengths[pair : pair + 1]))
+        beta = float(self.betas(measured.lengths[pair : pair + 1])[0])
         return PointTerms(coverage, support, beta, np.full(len(support), 1 / max(len(support), 1)))
 
     def parts(self, score: Any) -> list[ScoreStep]:
@@ -270,7 +272,7 @@ class Paper(Form):
         """Return the formula of the score with its numbers."""
         return f"g − α·u·d = {score.similarity:.3f} − {self.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
 
-    def legend(self, limit: float) -> list[Entry]:
+    def legend(self, limit: float, doubt: float) -> list[Entry]:
         """Colours by gap: white at 0, full at `limit`."""
         return [
             (f"supported, {-limit:.2g} nats or less", "support", 1.0),
@@ -286,12 +288,11 @@ class Paper(Form):
         return [f"least supported, nats: {listed or 'none'}"]
 
 
-MEAN_POOLED = ("paper", "paper-long")  # presets whose similarity is that of mean-pooled vectors
 PRESETS = {
     "short": Paper(),  # paper: captions of a sentence
     "long": Paper(components=(5, 3)),  # paper: captions of a paragraph
-    # Exactly as in the paper, with random starts; `ScorerSpec` adds mean-pooled vectors (`MEAN_POOLED`).
-    "paper": Paper(init="sample"),
-    "paper-long": Paper(components=(5, 3), init="sample"),
+    # As in the text of the paper: random starts, mean-pooled vectors.
+    "paper": Paper(init="sample", pool="mean"),
+    "paper-long": Paper(components=(5, 3), init="sample", pool="mean"),
     "authors": Paper(components=(4, 2), init="sample", seed=42),  # the authors' SugarCrepe scripts
 }

@@ -22,30 +22,39 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+import numpy as np
 
-from msdscore.core.embeddings import Embeddings, extents, real_points
+from msdscore.core.arrays import (
+    Array,
+    Bool,
+    Float,
+    Int,
+    astype,
+    float64,
+    gather,
+    integers,
+    logsumexp,
+    masked,
+    namespace,
+    segment_means,
+    sigmoid,
+    take_rows,
+    to_numpy,
+)
+from msdscore.core.blocks import Rows, in_order
+from msdscore.core.embeddings import Embeddings, extents, real_points, to_width
 from msdscore.errors import ConfigError
-from msdscore.forms.base import Column
+from msdscore.forms.columns import names
 from msdscore.text.normal import clean
 from msdscore.text.words import segment
 
-COLUMNS = (
-    Column("reference_count", "references", ".0f"),
-    Column("reference_similarity", "ref similarity", "+.3f"),
-    Column("reference_support", "ref support", "+.3f"),
-    Column("reference_coverage", "ref coverage", "+.3f"),
-    Column("reference_score", "ref score", "+.4f"),
-    Column("ref_msd", "Ref-MSD", "+.4f"),
-)
-NAMES = tuple(column.name for column in COLUMNS)
+NAMES = names("references")
 TEXT_ONLY = "no image: compared with the references only"
 NO_REFERENCES = "no references: ref_msd is missing"
 KAPPA = 20.0  # concentration of the mixtures, that of the paper
-# Weights of the parts of the reference score, chosen jointly on all development sets (docs/decisions.md).
+# Weights of the parts of the reference score, chosen jointly on all development sets (docs/lab/decisions.md).
 SIMILARITY, SUPPORT, COVERAGE = 3.0, 0.05, 0.05
 WEIGHTS = f"{SIMILARITY:g},{SUPPORT:g},{COVERAGE:g},kappa{KAPPA:g}"  # in signatures
 MEANT = 0.98  # share of background captions under which a word is less likely than under a reference that means it
@@ -88,26 +97,25 @@ def background_captions() -> tuple[str, ...]:
 class Background:
     """The tokens of the background captions in one row, with the index of the caption of each token."""
 
-    points: Float[Tensor, "points dim"]
-    owner: Int[Tensor, " points"]
-    count: int
+    points: Float[Array, "points dim"]
+    owner: Int[np.ndarray, " points"]
 
     @classmethod
     def of(cls, texts: Embeddings) -> "Background":
         """Build the background from embedded captions."""
         # A caption that the encoder cannot read has no tokens, and is not part of the background.
-        number = texts.mask.any(dim=1).cumsum(dim=0) - 1
-        owner = number.unsqueeze(1).expand(texts.mask.shape)[texts.mask]
-        return cls(texts.points[texts.mask].float(), owner, int(number[-1]) + 1)
+        text, token = np.nonzero(to_numpy(texts.mask))
+        xp, width = namespace(texts.points), texts.points.shape[1]
+        points = xp.reshape(texts.points, (len(texts) * width, -1))
+        chosen = take_rows(points, integers(text * width + token, like=points))
+        return cls(astype(chosen, xp.float32), np.unique(text, return_inverse=True)[1])
 
-    def log_densities(self, points: Float[Tensor, "texts points dim"]) -> Float[Tensor, "texts points b"]:
+    def log_densities(self, points: Float[Array, "texts points dim"]) -> Float[Array, "texts points b"]:
         """Return the log density of every point under each background caption."""
-        cosines = (points.float() @ self.points.T).double()
-        sums = torch.zeros(*cosines.shape[:2], self.count, dtype=torch.float64, device=cosines.device)
+        xp = namespace(points)
+        cosines = astype(astype(points, xp.float32) @ self.points.T, xp.float64)
         # Cosines are at most 1, so that exponentials are at most 1.
-        sums.index_add_(2, self.owner, torch.exp(KAPPA * (cosines - 1)))
-        sizes = torch.bincount(self.owner, minlength=self.count)
-        return KAPPA + (sums / sizes).log()
+        return KAPPA + xp.log(segment_means(xp.exp(KAPPA * (cosines - 1)), self.owner))
 
 
 def split_references(caption: str, references: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -150,108 +158,114 @@ def _plain(text: str) -> str:
 
 def measure_references(
     texts: Embeddings,
-    sentences: Float[Tensor, "texts dim"],
+    sentences: Float[Array, "texts dim"],
     pairs: Sequence[tuple[int, Sequence[int]]],
     background: Background,
-) -> tuple[dict[str, list[float]], list[Bool[Tensor, "references tokens"]]]:
+) -> tuple[dict[str, list[float]], list[Bool[np.ndarray, "references tokens"]]]:
     """Compare captions with references; a pair is the row of a caption and the rows of its references.
 
     Return the numbers of every pair by column, and whether each reference means each token of the caption.
     """
     texts = replace(texts, points=real_points(texts.points, texts.mask))
-    device = texts.points.device
-    captions = [caption for caption, _ in pairs]
-    sizes = [len(rows) for _, rows in pairs]
+    captions, sizes = ([caption for caption, _ in pairs], [len(rows) for _, rows in pairs])
     # One entry per reference: its pair, the row of the caption and its row.
-    index = torch.arange(len(pairs)).repeat_interleave(torch.tensor(sizes)).to(device)
-    first = torch.tensor(captions, device=device)[index]
-    second = torch.tensor([row for _, rows in pairs for row in rows], device=device)
-    count = torch.tensor(sizes, dtype=torch.float64, device=device)
-    density, covered, nearest = _densities(texts, first, second)
-    dense, expected = _background_densities(texts, torch.cat([first, second]).unique(), background)
-    cosines = (sentences[first].double() * sentences[second].double()).sum(dim=1)
-    similarity = torch.zeros(len(pairs), dtype=torch.float64, device=device).index_add(0, index, cosines) / count
-    mask = texts.mask[second]
-    gains = ((covered - expected[second]) * mask).sum(dim=1) / mask.sum(dim=1)
-    coverage = torch.zeros_like(similarity).index_add(0, index, gains) / count
-    terms, meant = torch.zeros(len(pairs), texts.mask.shape[1], dtype=torch.float64), []
-    for pair, (under_references, mutual) in enumerate(zip(density.split(sizes), nearest.split(sizes), strict=True)):
+    index = np.repeat(np.arange(len(pairs)), sizes)
+    first, second = np.array(captions)[index], np.array([row for _, rows in pairs for row in rows])
+    density, covered, nearest = map(to_numpy, _densities(texts, first, second))
+    dense, expected = _background_densities(texts, np.unique(np.concatenate([first, second])), background)
+    vectors, all_masks = float64(sentences), to_numpy(texts.mask)
+    similarity = np.bincount(index, (vectors[first] * vectors[second]).sum(axis=1)) / sizes
+    mask = all_masks[second]
+    gains = ((covered - expected[second]) * mask).sum(axis=1) / mask.sum(axis=1)
+    coverage = np.bincount(index, gains) / sizes
+    support, meant = np.zeros(len(pairs)), []
+    ends = np.cumsum(sizes).tolist()
+    for pair, (end, size) in enumerate(zip(ends, sizes, strict=True)):
         under_background = dense[captions[pair]]  # tokens by background captions
         width = len(under_background)
-        real = texts.mask[captions[pair], :width]
-        joint = under_references[:, :width].logsumexp(dim=0) - count[pair].log()
-        gain = (joint - _expected_of_sets(under_background, sizes[pair])) * real / real.sum()
-        terms[pair, :width] = gain.cpu()
-        likelier = under_references[:, :width] > under_background.quantile(MEANT, dim=1)
-        meant.append((likelier & mutual[:, :width] & real).cpu())
-    similarity, support, coverage = similarity.cpu(), terms.sum(dim=1), coverage.cpu()
+        under_references, mutual = density[end - size : end, :width], nearest[end - size : end, :width]
+        real = all_masks[captions[pair], :width]
+        joint = logsumexp(under_references, axis=0) - math.log(size)
+        support[pair] = ((joint - _expected_of_sets(under_background, size)) * real).sum() / real.sum()
+        meant.append((under_references > np.quantile(under_background, MEANT, axis=1)) & mutual & real)
     score = SIMILARITY * similarity + SUPPORT * support + COVERAGE * coverage
     values = [sizes, *(column.tolist() for column in (similarity, support, coverage, score))]
     return dict(zip(NAMES[:5], values, strict=True)), meant
 
 
 def _densities(
-    texts: Embeddings, first: Int[Tensor, " pairs"], second: Int[Tensor, " pairs"]
-) -> tuple[Float[Tensor, "pairs points"], Float[Tensor, "pairs points"], Bool[Tensor, "pairs points"]]:
+    texts: Embeddings, first: Int[np.ndarray, " pairs"], second: Int[np.ndarray, " pairs"]
+) -> tuple[Float[Array, "pairs points"], Float[Array, "pairs points"], Bool[Array, "pairs points"]]:
     """Return log densities of the tokens of the first texts under the second ones, and vice versa.
 
     The last is True for tokens of the first texts that are the nearest token of their nearest token: vectors of
     neighbours are alike, so that "brown" of a brown dog is near "dog", but "dog" is nearer to "dog".
     """
-    widths = extents(texts.mask)
-    shape = (len(first), texts.mask.shape[1])
-    under, over = (torch.zeros(shape, dtype=torch.float64, device=first.device) for _ in range(2))
-    mutual = torch.zeros(shape, dtype=torch.bool, device=first.device)
+    xp, widths, width = namespace(texts.points), to_numpy(extents(texts.mask)), texts.mask.shape[1]
+    results: list[Rows] = []
     # Pairs of about one size together: a single long caption must not pad all others.
-    for batch in (widths[first] * widths[second]).argsort().split(_TOGETHER):
-        left, right = first[batch], second[batch]
-        n, m = int(widths[left].max()), int(widths[right].max())
-        rows, columns = texts.mask[left, :n], texts.mask[right, :m]
-        logits = KAPPA * (texts.points[left, :n].float() @ texts.points[right, :m].float().mT).double()
-        within = logits.masked_fill(~columns.unsqueeze(1), -torch.inf)
-        across = logits.masked_fill(~rows.unsqueeze(2), -torch.inf)
-        under[batch, :n] = within.logsumexp(dim=2) - columns.sum(dim=1, keepdim=True).double().log()
-        over[batch, :m] = across.logsumexp(dim=1) - rows.sum(dim=1, keepdim=True).double().log()
-        back = across.argmax(dim=1).gather(1, within.argmax(dim=2))
-        mutual[batch, :n] = back == torch.arange(n, device=first.device)
+    order = np.argsort(widths[first] * widths[second], kind="stable")
+    for batch in np.split(order, range(_TOGETHER, len(order), _TOGETHER)):
+        (left, rows), (right, columns) = (_cut(texts, side[batch], widths) for side in (first, second))
+        logits = KAPPA * astype(left @ right.mT, xp.float64)
+        within = masked(logits, columns[:, None, :], -math.inf)
+        across = masked(logits, rows[:, :, None], -math.inf)
+        under, over = (
+            logsumexp(values, axis=axis) - xp.log(xp.sum(astype(real, xp.float64), axis=1, keepdims=True))
+            for values, axis, real in ((within, 2, columns), (across, 1, rows))
+        )
+        back = gather(xp.argmax(across, axis=1), xp.argmax(within, axis=2))
+        mutual = back == integers(range(left.shape[1]), like=back)
+        results.append((batch, tuple(to_width(values, width) for values in (under, over, mutual))))
+    under, over, mutual = in_order(results)
     return under, over, mutual
 
 
+def _cut(
+    texts: Embeddings, rows: Int[np.ndarray, " rows"], widths: Int[np.ndarray, " texts"]
+) -> tuple[Float[Array, "rows points dim"], Bool[Array, "rows points"]]:
+    """Return points in float32 and mask of some texts, as wide as the longest of them."""
+    index, width = integers(rows, like=texts.mask), int(widths[rows].max())
+    points = to_width(take_rows(texts.points, index), width)
+    return astype(points, namespace(points).float32), to_width(take_rows(texts.mask, index), width)
+
+
 def _background_densities(
-    texts: Embeddings, rows: Int[Tensor, " rows"], background: Background
-) -> tuple[dict[int, Float[Tensor, "points b"]], Float[Tensor, "texts points"]]:
+    texts: Embeddings, rows: Int[np.ndarray, " rows"], background: Background
+) -> tuple[dict[int, Float[np.ndarray, "points b"]], Float[np.ndarray, "texts points"]]:
     """Return log densities of the tokens of some texts under every background caption, and their means."""
-    expected = torch.zeros(texts.mask.shape, dtype=torch.float64, device=texts.mask.device)
-    widths, dense = extents(texts.mask), dict[int, Tensor]()
-    for batch in rows[widths[rows].argsort()].split(_TOGETHER // 4):
-        width = int(widths[batch].max())
-        values = background.log_densities(texts.points[batch, :width])
-        expected[batch, :width] = values.mean(dim=2)
+    expected = np.zeros(texts.mask.shape)
+    widths, dense = to_numpy(extents(texts.mask)), dict[int, Float[np.ndarray, "points b"]]()
+    ordered = rows[np.argsort(widths[rows], kind="stable")]
+    for batch in np.split(ordered, range(_TOGETHER // 4, len(ordered), _TOGETHER // 4)):
+        values = to_numpy(background.log_densities(_cut(texts, batch, widths)[0]))
+        expected[batch, : values.shape[1]] = values.mean(axis=2)
         dense |= dict(zip(batch.tolist(), values, strict=True))
     return dense, expected
 
 
-def _expected_of_sets(densities: Float[Tensor, "points b"], size: int) -> Float[Tensor, " points"]:
+def _expected_of_sets(densities: Float[np.ndarray, "points b"], size: int) -> Float[np.ndarray, " points"]:
     """Return the mean log density of points under sets of `size` consecutive background captions, cyclically."""
     count = densities.shape[1]
     size = min(size, count)
     if size == 1:
-        return densities.mean(dim=1)
+        return densities.mean(axis=1)
     step = max(1, densities.shape[0] * count * size // _ROOM)
-    ring = torch.cat([densities, densities[:, : size - 1]], dim=1).unfold(1, size, step)
-    return (ring.logsumexp(dim=2) - torch.tensor(float(size)).double().log()).mean(dim=1)
+    ring = np.concatenate([densities, densities[:, : size - 1]], axis=1)
+    sets = np.lib.stride_tricks.sliding_window_view(ring, size, axis=1)[:, ::step]
+    return logsumexp(sets, axis=2).mean(axis=1) - math.log(size)
 
 
 def said_in(references: Sequence[str]) -> list[set[str]]:
     """Return the stems of the content words that each reference says and does not deny."""
     return [
-        {word.stem for word in segment(text, compounds=False) if word.content and not word.denied}
+        {word.stem for word in segment(text, compounds=False) if word.content and not word.negated}
         for text in references
     ]
 
 
 # Shapes of the Beta distributions of the share of references that have a word, for true words and for words that are
-# likely and not there; why these is in docs/decisions.md, `msdscore study reference-words` measures them.
+# likely and not there; why these is in docs/lab/decisions.md, `msdscore study reference-words` measures them.
 TRUE_WORDS, ABSENT_WORDS = (0.45, 0.85), (0.1, 2.0)
 _LEAST_P = 1e-4  # of a p-value: the bank has no finer ones
 
@@ -273,27 +287,28 @@ def p_value_with_references(p_value: float, having: int, count: int) -> float:
     shares, weights = _word_evidence(count)
     p = min(max(p_value, _LEAST_P), 1 - _LEAST_P)
     odds = math.log(p / (1 - p))
-    return float((shares * torch.sigmoid(odds + weights[having] - weights)).sum())
+    return float((shares * sigmoid(odds + weights[having] - weights)).sum())
 
 
 @cache
-def _word_evidence(count: int) -> tuple[Float[Tensor, " numbers"], Float[Tensor, " numbers"]]:
+def _word_evidence(count: int) -> tuple[Float[np.ndarray, " numbers"], Float[np.ndarray, " numbers"]]:
     """Return, for each number of references, the share of true words, and the log ratio to that of absent words."""
-    having = torch.arange(count + 1)
-    true, absent = (log_shares(having, torch.tensor(count), shape) for shape in (TRUE_WORDS, ABSENT_WORDS))
-    return true.exp(), true - absent
+    having = np.arange(count + 1)
+    true, absent = (log_shares(having, np.array(count), shape) for shape in (TRUE_WORDS, ABSENT_WORDS))
+    return np.exp(true), true - absent
 
 
 def log_shares(
-    having: Int[Tensor, "*words"], count: Int[Tensor, "*words"], shape: tuple[float, float]
-) -> Float[Tensor, "*words"]:
+    having: Int[np.ndarray, "*words"], count: Int[np.ndarray, "*words"], shape: tuple[float, float]
+) -> Float[np.ndarray, "*words"]:
     """Return log probabilities that `having` of `count` references have a word, if their share is Beta-distributed."""
+    log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
-    def log_beta(first: Tensor, second: Tensor) -> Tensor:
-        return torch.lgamma(first) + torch.lgamma(second) - torch.lgamma(first + second)
+    def log_beta(first: Any, second: Any) -> Any:
+        return log_gamma(first) + log_gamma(second) - log_gamma(first + second)
 
-    k, n, (a, b) = having.double(), count.double(), torch.tensor(shape, dtype=torch.float64)
-    return log_beta(k + a, n - k + b) - log_beta(a, b) - log_beta(k + 1, n - k + 1) - (n + 1).log()
+    k, n, (a, b) = having.astype(np.float64), count.astype(np.float64), shape
+    return log_beta(k + a, n - k + b) - log_beta(a, b) - log_beta(k + 1, n - k + 1) - np.log(n + 1)
 
 
 def agreed_words(references: Sequence[str]) -> list[tuple[str, str, int]]:
@@ -305,7 +320,7 @@ def agreed_words(references: Sequence[str]) -> list[tuple[str, str, int]]:
     spelling: dict[str, str] = {}
     for text in references:
         for word in segment(text, compounds=False):
-            if word.content and not word.denied:
+            if word.content and not word.negated:
                 spelling.setdefault(word.stem, word.text.lower())
     counts = Counter(stem for stems in said_in(references) for stem in stems)
     least = min(2, len(references))

@@ -1,43 +1,15 @@
-"""The forms by name, their presets, and the columns of any score."""
+"""The forms by name, and their presets."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msdscore.core.evidence import Bank
 from msdscore.errors import ConfigError, unknown_name
-from msdscore.forms import evidence, paper, references
-from msdscore.forms.base import Column, Form
+from msdscore.forms import evidence, paper
+from msdscore.forms.base import Form
+from msdscore.forms.columns import COLUMNS
 
 FORMS: tuple[type[Any], ...] = (paper.Paper, evidence.Evidence)
 PRESETS: dict[str, Form] = {**paper.PRESETS, **evidence.PRESETS}
-# Presets that also set the pooling of an encoder that has this option.
-POOLED: Mapping[object, str] = dict.fromkeys(paper.MEAN_POOLED, "mean")
-
-# Columns of every score: before those of the form, and after them.
-FIRST = (Column("similarity", "similarity", "+.4f"),)
-LAST = (
-    Column("uncertainty", "uncertainty"),
-    Column("length", "length"),
-    Column("windows", "windows"),
-    Column("msd", "MSD", "+.4f"),
-    Column("soft_msd", "Soft-MSD", "+.4f"),
-    Column("match", "match", ".2f"),
-    Column("reading", "reading"),
-    Column("warnings", "warnings"),
-    Column("error", "error"),
-)
-FORM_COLUMNS = (*paper.COLUMNS, *evidence.COLUMNS)
-COLUMNS = {column.name: column for column in (*FIRST, *FORM_COLUMNS, *references.COLUMNS, *LAST)}
-LOWER_IS_BETTER = frozenset(name for name, column in COLUMNS.items() if column.lower_is_better)
-
-
-def columns_of(form: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that scoring adds to a row, in this order, for the columns of a form.
-
-    >>> columns_of(("precision", "information"))[:3]
-    ('similarity', 'precision', 'information')
-    """
-    return tuple(column.name for column in FIRST) + tuple(form) + tuple(column.name for column in LAST)
 
 
 def check_form(value: object) -> None:

@@ -20,7 +20,7 @@ else:
 
 # One state each, with a number per pair. Only those for which higher is better can be the metric's value.
 _BEST_HIGH = ("msd", "similarity", "precision", "information", "match", "ref_msd", "reference_score")
-_COLUMNS = (*_BEST_HIGH, "denial", "doubt", "coverage", "support")
+_COLUMNS = (*_BEST_HIGH, "negation", "penalty", "invented", "coverage", "support")
 
 _Images = Tensor | ImageSource | Sequence[Tensor] | Sequence[ImageSource]
 _Captions = str | Sequence[str]
@@ -55,8 +55,9 @@ class MSDScore(Metric):
     precision: list[Tensor]
     information: list[Tensor]
     match: list[Tensor]
-    denial: list[Tensor]
-    doubt: list[Tensor]
+    negation: list[Tensor]
+    penalty: list[Tensor]
+    invented: list[Tensor]
     coverage: list[Tensor]
     support: list[Tensor]
     ref_msd: list[Tensor]

@@ -16,10 +16,11 @@ from msdscore.explain.explanation import Explanation, explain
 from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
 from msdscore.explain.html import words_html
 from msdscore.explain.look import thumbnail, word_limit
+from msdscore.forms.columns import LOGGED
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scorer import ScorerLike, described, shared_scorer
-from msdscore.scoring.results import LOGGED, Scores
+from msdscore.scoring.results import Scores, known
 from msdscore.scoring.spec import DEFAULT_ENCODER
 
 Generate = Callable[[Any, Sequence[ImageSource]], Sequence[str]]
@@ -122,7 +123,7 @@ def log_captions(writer: Any, checked: CheckedCaptions, step: int, *, prefix: st
                 wandb.Image(thumbnail(item.image, SHEET_PIXELS)),
                 wandb.Html(str(words_html(item, limit)), inject=False),
                 item.score.msd,
-                item.score.match,
+                known(item.score.match),
                 ", ".join(unit.text for unit in item.ranked[:_NAMED]),
             )
         writer.log({f"{prefix}/captions": table}, step=step)

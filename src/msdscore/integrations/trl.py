@@ -17,11 +17,12 @@ from urllib.request import Request, urlopen
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
+from msdscore.forms.columns import LOGGED
 from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.io.inputs.columns import REFERENCES, read_references
 from msdscore.scorer import Scorer, ScorerLike, shared_scorer
-from msdscore.scoring.results import LOGGED, WHY_MISSING, Numbers
+from msdscore.scoring.results import Numbers, why_missing
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.text.warnings import GUARD, GUARDED, guard_reward
@@ -208,10 +209,10 @@ class MSDReward:
                     reasons[number] = str(row)
                     continue
                 judged[number] = row
-                rewards[number], warnings = guard_reward(row.values.get(by), caption, self._guard)
+                rewards[number], warnings = guard_reward(row.values.get(by), caption, self._guard, row.warnings)
                 lowered[number] = warnings if self._guard else ()
                 if rewards[number] is None:
-                    reasons[number] = WHY_MISSING[by]
+                    reasons[number] = why_missing(by, row.warnings) or f"no {by}"
         _log(given, read.total, reasons, lowered, judged)
         return rewards
 
@@ -312,8 +313,8 @@ def _by_and_references(
 def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
     """Return the spec with a fixed weight of coverage, unless it sets one or its form has no such weight."""
     spec = ScorerSpec(encoder=given) if isinstance(given, str) else given
-    form = spec.config or shared_scorer(spec).config
-    if spec.config is not None or "gate" in dict(spec.changes) or not hasattr(form, "gate"):
+    form = spec.form or shared_scorer(spec).form
+    if spec.form is not None or "gate" in dict(spec.changes) or not hasattr(form, "gate"):
         return spec
     return replace(spec, changes=tuple(sorted({**dict(spec.changes), "gate": "fixed"}.items())))
 

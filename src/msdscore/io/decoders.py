@@ -348,21 +348,19 @@ _pools: dict[tuple[int, int], Decoders] = {}
 _pools_lock = Lock()
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def borrow(count: int, cell: int) -> Decoders:
     """Return decoding processes, reused if possible; release them with `give_back`."""
     with _pools_lock:
         key = (count, cell)
-        for unused in [other for other, decoders in _pools.items() if other != key and not decoders.users]:
-            _pools.pop(unused).close()
+        unused = [other for other, decoders in _pools.items() if other != key and not decoders.users]
+        closing = [_pools.pop(other) for other in unused]
         if key not in _pools:
             _pools[key] = Decoders(count, cell, ARENA // cell)
-        _pools[key].users += 1
-        return _pools[key]
+        borrowed = _pools[key]
+        borrowed.users += 1
+    for decoders in closing:  # without the lock: it waits for processes to end
+        decoders.close()
+    return borrowed
 
 
 def give_back(decoders: Decoders) -> None:
@@ -376,8 +374,10 @@ def give_back(decoders: Decoders) -> None:
 def close_all() -> None:
     """End all decoding processes of this process; new ones are started when needed."""
     with _pools_lock:
-        while _pools:
-            _pools.popitem()[1].close()
+        closing = list(_pools.values())
+        _pools.clear()
+    for decoders in closing:
+        decoders.close()
 
 
 def _forget() -> None:

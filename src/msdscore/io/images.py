@@ -43,6 +43,8 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "MPO", "AVIF", "
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://|(data|file):")  # not a path
 _TIFF = (b"II*\0", b"MM\0*")
 _JPEG_START, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
+_DATA_CODES = np.isin(np.arange(256), (0x00, 0xFF))  # after 0xFF: pixels, or padding before a marker
+_SEGMENTS = frozenset((0xFE, *range(0xC0, 0xD0), *range(0xDA, 0xDE), *range(0xE0, 0xF0)))
 _RGB = [*b"RGB"]
 _ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -59,8 +61,16 @@ _DEEP = ("I", "F")  # and everything that starts with "I;"
 _CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 _HALF_LEVEL = 0.5 / 255.0  # an overshoot of resampling up to this rounds to the nearest level
 _DIM = 16.0  # floats above 1 whose maximum stays below it would be black on the scale of 255
-# Warning filters belong to the whole process: one thread at a time changes them, and for headers only.
-_HEADERS = threading.Lock()
+_quiet = threading.local()  # `active` in a thread that reads a header
+
+
+class _OfThisThread(type):
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return getattr(_quiet, "active", False)
+
+
+class _PillowWarning(Warning, metaclass=_OfThisThread):
+    """Every warning, in a thread that reads a header: warning filters belong to the whole process, not to a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +174,38 @@ def plain_jpeg(source: File, *, limits: ImageLimits = _DEFAULT, name: str | None
         return content, None
 
 
+def file_warnings(content: bytes) -> tuple[str, ...]:
+    """Return a warning if a JPEG has markers where a whole one has none; Pillow decodes such a file without a word.
+
+    Bytes that are overwritten with others that happen to be valid are not found.
+    """
+    if content[:2] != _JPEG_START or not _has_damaged_scan(content):
+        return ()
+    return ("damaged JPEG: a part of its pixels is wrong",)
+
+
+def _has_damaged_scan(content: bytes) -> bool:
+    values = np.frombuffer(content, dtype=np.uint8)
+    at = np.flatnonzero(values[:-1] == 0xFF)
+    at = at[~_DATA_CODES[values[at + 1]]]  # markers, apart from stuffed and fill bytes
+    end, restarts, in_scan = 2, 0, False  # of the last segment
+    for start, code in zip(at.tolist(), values[at + 1].tolist(), strict=True):
+        if start < end:
+            continue  # within a segment
+        if 0xD0 <= code <= 0xD7:  # numbered in turn, if the file has them at all
+            if not in_scan or restarts < 0 or code != 0xD0 + restarts % 8:
+                return True
+            restarts += 1
+            continue
+        if code == 0xD9:
+            return False
+        size = int.from_bytes(content[start + 2 : start + 4], "big")
+        if code not in _SEGMENTS or size < 2 or (not in_scan and start > end):
+            return True
+        end, restarts, in_scan = start + 2 + size, 0, code == 0xDA
+    return True
+
+
 def from_cell(value: Any) -> Any:
     """Return the bytes or path of a `{"bytes", "path"}` cell of the datasets library; other values unchanged.
 
@@ -185,7 +227,8 @@ def _decode(
     source: ImageSource, limits: ImageLimits, resized: Callable[[Size], Size] | None
 ) -> tuple[Image.Image, Size]:
     if isinstance(source, Image.Image):
-        copy = _finish(_checked(source, limits))
+        with _first_frame(source):
+            copy = _finish(_checked(source, limits))
         return copy, copy.size
     if isinstance(source, np.ndarray | Tensor):
         pixels = from_array(source) if isinstance(source, np.ndarray) else from_tensor(source)
@@ -195,6 +238,19 @@ def _decode(
         size = None if resized is None else _reduce(image, resized)
         upright = _finish(image, reuse=True)
         return upright, size or upright.size
+
+
+@contextmanager
+def _first_frame(image: Image.Image) -> Iterator[None]:
+    """Go to the first frame of an animation, and back to the current one afterwards."""
+    position = image.tell()
+    if position:
+        image.seek(0)
+    try:
+        yield
+    finally:
+        if position:
+            image.seek(position)
 
 
 def _reduce(image: Image.Image, resized: Callable[[Size], Size]) -> Size | None:
@@ -322,10 +378,14 @@ def _orientation(image: Image.Image) -> int:
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    with _HEADERS, warnings.catch_warnings():
-        # Pillow only: if another thread retains this filter by accident, it hides nothing else.
-        warnings.filterwarnings("ignore", module=r"PIL\.")
+    """Hide the warnings of Pillow in this thread."""
+    if not any(category is _PillowWarning for _, _, category, _, _ in warnings.filters):  # the caller may reset them
+        warnings.filterwarnings("ignore", category=_PillowWarning, module=r"PIL\.")
+    _quiet.active = True
+    try:
         yield
+    finally:
+        _quiet.active = False
 
 
 def source_name(source: ImageSource) -> str:
@@ -387,6 +447,8 @@ def from_array(values: Pixels) -> Image.Image:
     """
     if values.size == 0:
         raise ImageError("has no pixels")
+    if np.ma.is_masked(values):
+        raise ImageError("has masked pixels; replace them first, as by array.filled(0)")
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in _CHANNELS):
         expected = "expected an array of shape (height, width), (height, width, 3) or (height, width, 4)"
         batch = "; pass the images of a batch one by one" if values.ndim == 4 else ""

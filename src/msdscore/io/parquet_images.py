@@ -2,17 +2,17 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from msdscore.errors import ImageError, InputError
+from msdscore.errors import ImageError, InputError, shortened
+from msdscore.io.arrow import pa, pq
+from msdscore.io.names import ImageNames
 from msdscore.io.tar import FileState, file_state
 
 CACHED_BYTES = 1 << 30  # encoded images cached for neighbouring rows, over all files
@@ -55,14 +55,34 @@ class StoredImage:
         return data
 
 
-def stored_images(files: Iterable[Path], key: str) -> dict[str, StoredImage]:
-    """Map the file names in column `key` to the images of Parquet files, without reading image bytes."""
-    images: dict[str, StoredImage] = {}
-    for file in files:
-        for row, value in enumerate(read_columns(file, (key,))[key]):
-            name = PurePosixPath(str(value)).name
-            images.setdefault(name, StoredImage(name, file, row))
-    return images
+class StoredImages:
+    """The images of Parquet files by the names in column `key`; image bytes are not read."""
+
+    def __init__(self, files: Iterable[Path], key: str) -> None:
+        self._names = ImageNames()
+        self._images: dict[str, list[StoredImage]] = {}
+        for file in files:
+            for row, value in enumerate(read_columns(file, (key,))[key]):
+                name = self._names.add(str(value))
+                self._images.setdefault(name, []).append(StoredImage(PurePosixPath(name).name, file, row))
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __iter__(self) -> Iterator[StoredImage]:
+        return (image for images in self._images.values() for image in images)
+
+    def find(self, path: str) -> StoredImage | None:
+        """Return the image with this name; None if there is none.
+
+        Raises:
+            ImageError: several different images have this name.
+        """
+        name = self._names.find(path)
+        images = [] if name is None else self._images[name]
+        if len(images) > 1 and len({image.read() for image in images}) > 1:
+            raise ImageError(f"{images[0].file.name}: {len(images)} different images are called {shortened(path)}")
+        return images[0] if images else None
 
 
 def read_columns(file: Path, columns: tuple[str, ...]) -> dict[str, list[Any]]:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape, glob
 from hashlib import blake2b, file_digest
+from importlib import import_module
+from importlib.util import find_spec
 from io import SEEK_END
 from itertools import product
 from math import prod
@@ -33,6 +35,7 @@ _BLOCKS = 4  # of a file, hashed for its mark
 # Object stores write objects atomically; elsewhere a rename is needed.
 _ATOMIC_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
 SUFFIXES = (".tar", ".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
+STALLED = 60.0  # seconds without data after which a download from a web server is given up
 CODECS = {".gz": "gzip", ".zst": "zstd"}  # of compressed text, by suffix
 _BRACES = re.compile(r"\{([^{}]*)\}")
 MAX_SHARDS = 1_000_000  # limit for one pattern
@@ -55,7 +58,7 @@ def open_store(name: str) -> tuple[FileSystem, str]:
     """
     fsspec = require("fsspec", extra="ray")
     try:
-        fs, path = fsspec.core.url_to_fs(name)
+        fs, path = fsspec.core.url_to_fs(name, **_http_options(name))
     except ImportError as missing:
         from fsspec.implementations.arrow import ArrowFSWrapper
         from pyarrow.fs import FileSystem as ArrowFileSystem
@@ -73,6 +76,17 @@ def open_store(name: str) -> tuple[FileSystem, str]:
             f"{shortened(name)}: unknown kind of store ({error}); expected one that fsspec supports"
         ) from error
     return fs, str(path)
+
+
+def _http_options(name: str) -> dict[str, Any]:
+    """Return options for web servers: a download may take any time, but raises if no data arrives for a minute.
+
+    By default it raises after five minutes, also in the middle of a large shard.
+    """
+    if not name.lower().startswith(("http://", "https://")) or find_spec("aiohttp") is None:
+        return {}
+    aiohttp: Any = import_module("aiohttp")
+    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=STALLED)}}
 
 
 def join(folder: str, name: str) -> str:

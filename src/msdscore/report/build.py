@@ -1,6 +1,6 @@
 """Report of a scored file: read it, choose rows, explain them, and write one self-contained page."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
 from msdscore.explain.look import maps_of, overlay, remarks, thumbnail
 from msdscore.forms.base import Role
-from msdscore.forms.registry import LOWER_IS_BETTER
+from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.inputs.rows import Row, open_rows
@@ -31,14 +31,6 @@ THUMB_PIXELS = 220
 REMEDY = "pass --images FOLDER, or --rows with the file or folder that was scored"
 _MOST_OTHERS = 8  # other columns of the file that the table shows
 NAMES = {"msd": "MSD", "soft_msd": "Soft-MSD"}
-MEANINGS = {
-    "similarity": "of the whole caption and image",
-    "precision": "is what is said true of the image?",
-    "information": "how much is said about the image?",
-    "doubt": "how much is probably invented?",
-    "coverage": "divergence, nats: what is not mentioned",
-    "support": "divergence, nats: what is invented",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +42,7 @@ class ReportOptions:
 
     images: Path | None = None
     rows: Path | None = None
-    show: int = 24
+    show: int = 12
     title: str | None = None
     overwrite: bool = False  # replace an existing page with other contents
 
@@ -65,8 +57,18 @@ class ReportSummary:
     unseen: tuple[str, ...] = ()  # why cards have no image, one message per card
 
 
-def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer | None" = None) -> ReportSummary:
-    """Write the page of a scored file; with the scorer that computed it, words and regions are coloured."""
+def build(
+    source: Path,
+    output: Path,
+    options: ReportOptions,
+    *,
+    scorer: "Scorer | None" = None,
+    default: "Callable[[str], Scorer | None]" = lambda signature: None,
+) -> ReportSummary:
+    """Write the page of a scored file; with the scorer that computed it, words and regions are coloured.
+
+    If none is passed, `default` is called with the signature of the file.
+    """
     check_target(output, (".html", ".htm"), inputs=with_images([source, options.rows], options.images))
     if options.images is not None and not options.images.is_dir():
         raise InputError(f"{options.images}: no such folder of images")
@@ -79,7 +81,9 @@ def build(source: Path, output: Path, options: ReportOptions, *, scorer: "Scorer
     galleries = choose(results, options.show)
     wanted = sorted({row for *_, rows in galleries for row in rows})
     rows = rows_with_images(source, options.rows, options.images, wanted)
-    explained = {} if scorer is None else {number: _explained(scorer, rows.get(number)) for number in wanted}
+    if scorer is None and any(row.image is not None for row in rows.values()):
+        scorer = default(results.signature)
+    explained = {} if scorer is None else _explained(scorer, rows)
     shown: list[dict[str, Any]] = [
         {"title": heading, "note": note, "cards": [_card(results, n, rows.get(n), role, explained.get(n)) for n in own]}
         for heading, note, role, own in galleries
@@ -97,8 +101,8 @@ def choose(results: Results, count: int) -> list[tuple[str, str, Role, list[int]
     """Return the galleries for the form that the file was scored with: title, note, map and rows of each."""
     if results.parts == EVIDENCE:
         by = "match" if "match" in results.numbers else "msd"
-        # A file of an earlier version has no doubt.
-        order, doubtful = ("highest", "doubt") if "doubt" in results.numbers else ("lowest", "precision")
+        # A file of an earlier version has no `invented`.
+        order, doubtful = ("highest", "invented") if "invented" in results.numbers else ("lowest", "precision")
         least = "lowest information, one caption per image, with words that are probably missing"
         return [
             ("Worst captions", f"lowest {by}", "penalty", worst(results, by, count)),
@@ -172,13 +176,11 @@ def scored_rows(
             return
 
 
-def _explained(scorer: "Scorer", row: Row | None) -> Explanation | RowError | None:
-    if row is None or row.image is None or not row.caption:
-        return None
-    try:
-        return scorer.explain(row.image, row.caption)
-    except RowError as error:
-        return error
+def _explained(scorer: "Scorer", rows: Mapping[int, Row]) -> dict[int, Explanation | RowError]:
+    """Explain the rows that have an image and a caption, by number."""
+    pairs = {number: (row.image, row.caption) for number, row in rows.items() if row.image is not None and row.caption}
+    images, captions = [image for image, _ in pairs.values()], [caption for _, caption in pairs.values()]
+    return dict(zip(pairs, scorer.explain_batch(images, captions), strict=True)) if pairs else {}
 
 
 def _card(
@@ -230,8 +232,8 @@ def page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, l
         "title": title,
         "signature": results.signature or "unknown: the file has no signature",
         "plots": [
-            (name, MEANINGS[name], "↓" if name in LOWER_IS_BETTER else "↑")
-            for name in ("similarity", *results.parts, *(["doubt"] if "doubt" in results.numbers else []))
+            (name, COLUMNS[name].meaning, "↓" if name in LOWER_IS_BETTER else "↑")
+            for name in ("similarity", *results.parts, *(["invented"] if "invented" in results.numbers else []))
         ],
         "parts": results.parts,
         "legend": legend,

@@ -37,7 +37,7 @@ def bibtex(signatures: Sequence[str] = ()) -> str:
 def sentence(signatures: Sequence[str]) -> str:
     r"""Return a sentence in LaTeX on the first score among the signatures; empty if there is none.
 
-    >>> print(sentence(["msd|enc:mine@1|v:0.2.0"])[:64])
+    >>> print(sentence(["msd|enc:mine@1|pool:mean|v:0.2.0"])[:64])
     We report MSD-Score~\cite{kan2026msdscore} with the encoder mine
     """
     signature = next((own for own in signatures if "msd" in own.partition("|")[0]), "")
@@ -47,7 +47,7 @@ def sentence(signatures: Sequence[str]) -> str:
     score = f"MSD-Score~\\cite{{{PAPER}}}"
     if name != "MSD":
         score = f"{name}, the evidence form of {score},"
-    elif "pool:model" in facts["enc"] or not facts.get("init", "sample").startswith("sample"):  # not as published
+    elif facts.get("pool") != "mean" or not facts.get("init", "sample").startswith("sample"):  # not as published
         score = f"a variant of {score}"
     if "ref" in facts:
         score = f"Ref-{score}" if name != "MSD" else f"{score} with references (Ref-MSD)"

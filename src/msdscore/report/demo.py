@@ -1,20 +1,16 @@
-"""The demo: real photographs, good and bad captions, and the terms of the score for each word.
-
-The photographs come with scikit-image and scikit-learn.
-"""
+"""The demo: real photographs, good and bad captions, and the terms of the score for each word."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msdscore.errors import MissingExtraError
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.html import data_uri, summary, whole_page
 from msdscore.explain.look import legend, thumbnail
 from msdscore.explain.save import encoded
 from msdscore.io.outputs.targets import put_all
+from msdscore.samples import sample_image
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
@@ -25,52 +21,39 @@ KINDS = ("good", "omits", "invents", "wrong")
 
 @dataclass(frozen=True, slots=True)
 class Photograph:
-    """A free photograph in an installed package; one caption per kind, in the order of `KINDS`."""
+    """A sample photograph; one caption per kind, in the order of `KINDS`."""
 
     name: str
-    module: str
-    path: str
     credit: str
     captions: tuple[str, str, str, str]
 
 
 PHOTOGRAPHS = (
-    Photograph("coffee", "skimage", "data/coffee.png", "Rachel Michetti, CC0", (
+    Photograph("coffee", "Rachel Michetti, CC0", (
         "a cup of coffee with a spoon on a wooden table",
         "something on a wooden table",
         "a cup of coffee and a pizza next to a laptop on a table",
         "two dogs are running through the grass",
     )),
-    Photograph("cat", "skimage", "data/chelsea.png", "Stéfan van der Walt, CC0", (
+    Photograph("cat", "Stéfan van der Walt, CC0", (
         "a close up of an orange cat looking at the camera",
         "a close up of an animal looking at something",
         "an orange cat wearing a blue hat sits next to a dog",
         "a man is surfing a wave in the ocean",
     )),
-    Photograph("photographer", "skimage", "data/camera.png", "Lav Varshney, CC0", (
+    Photograph("photographer", "Lav Varshney, CC0", (
         "a man in a black jacket with a camera on a tripod",
         "a man in black",
         "a man in a black jacket rides a horse on the beach",
         "a slice of pizza on a plate",
     )),
-    Photograph("temple", "sklearn", "datasets/images/china.jpg", "Daniel Büchele, CC BY 2.0", (
+    Photograph("temple", "Daniel Büchele, CC BY 2.0", (
         "a tall building with a red roof and a blue sky",
         "a large building",
         "a temple with a giraffe and a bus in front of it",
         "a plate of pasta with broccoli",
     )),
 )  # fmt: skip
-
-
-def locate(photograph: Photograph) -> Path:
-    """Return the file of a photograph in its package."""
-    spec = find_spec(photograph.module)
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (path := Path(folder, photograph.path)).is_file():
-            return path
-    raise MissingExtraError(
-        f"{photograph.path} comes with {photograph.module}; install it with: pip install 'msdscore[demo]'"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +72,12 @@ class Shown:
 
 def _shown(item: Explanation) -> tuple[float, float]:
     match, soft = item.score.match, item.score.soft_msd
-    return (soft if match is None else match), soft
+    return (match if item.score.has_match else soft), soft
 
 
 def show(scorer: "Scorer") -> list[Shown]:
     """Explain all captions of all photographs."""
-    return [Shown(photo, scorer.contrast(locate(photo), list(photo.captions))) for photo in PHOTOGRAPHS]
+    return [Shown(photo, scorer.explain_many(sample_image(photo.name), list(photo.captions))) for photo in PHOTOGRAPHS]
 
 
 def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> Path:

@@ -11,22 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
-from msdscore.forms.registry import LOWER_IS_BETTER
+from msdscore.forms.columns import COLUMNS, LOGGED, LOWER_IS_BETTER, names, numbers
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.targets import RUN_NOTES
 from msdscore.run.parts import WORST, renamed
-from msdscore.scoring.results import ALL_COLUMNS, OPTIONAL
 from msdscore.select.scores import open_scores
 
 Floats = npt.NDArray[np.float64]
 # The two numbers that each form has besides the similarity.
 EVIDENCE, PAPER = ("precision", "information"), ("coverage", "support")
-METRICS = ("ref_msd", "msd", "soft_msd", "match", "similarity", "denial", *EVIDENCE, "doubt", *PAPER)
+METRICS = ("ref_msd", "soft_msd", *LOGGED)
 HOW = Resampling(samples=500)  # enough for intervals on a screen; a page of 50,000 rows has 50 of them
 SYSTEM_NAMES = ("system", "captioner", "model")
-_TEXTS = ("reading", "warnings", "error")
 _IMAGE_KEYS = (*IMAGE_NAMES, "image_id")
 _CELL = 200  # characters of another column that the page shows
 
@@ -84,7 +82,7 @@ def read_results(path: Path) -> Results:
         )
     caption, system = run.columns.find("caption", names), first_of(names, SYSTEM_NAMES)
     image = run.columns.find("image", names) or first_of(names, _IMAGE_KEYS)
-    used = {"id", caption, system, *ALL_COLUMNS} - {"reading", "warnings"}
+    used = {"id", caption, system, *COLUMNS} - {"verdict", "warnings"}
     return Results(
         name=path.name,
         signature=signature_of(files[0]) or run.signature,
@@ -92,17 +90,18 @@ def read_results(path: Path) -> Results:
         captions=_texts(rows, caption),
         images=_texts(rows, image),
         errors=_texts(rows, "error"),
-        systems=None if system is None else _texts(rows, system),
+        systems=None if system is None else _systems(rows, system, path),
         numbers=_numbers(rows, names),
         others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
     )
 
 
-def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Floats]:
+def _numbers(rows: Sequence[Mapping[str, Any]], present: Sequence[str]) -> dict[str, Floats]:
     """Return the numeric columns without those of forms that no row was scored with."""
-    known = [name for name in ALL_COLUMNS if name in names and name not in _TEXTS]
+    known = [name for name in numbers(tuple(COLUMNS)) if name in present]
     columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in known}
-    empty = {name for name in OPTIONAL if name in columns and np.isnan(columns[name]).all()}
+    optional = (*names("paper", "evidence", "references"), "match")
+    empty = {name for name in optional if name in columns and np.isnan(columns[name]).all()}
     needed = () if any(set(parts) <= columns.keys() - empty for parts in (EVIDENCE, PAPER)) else (*EVIDENCE, *PAPER)
     return {name: values for name, values in columns.items() if name not in empty or name in needed}
 
@@ -141,8 +140,8 @@ def run_facts(path: Path) -> RunFacts:
 
 def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return a row with our columns without prefix; input columns with these names are renamed."""
-    ours = {prefix + name: name for name in ALL_COLUMNS}
-    new_names = renamed(row, (*ALL_COLUMNS, WORST)) if prefix else {}
+    ours = {prefix + name: name for name in COLUMNS}
+    new_names = renamed(row, (*COLUMNS, WORST)) if prefix else {}
     return {ours.get(name) or new_names.get(name, name): value for name, value in row.items()}
 
 
@@ -155,6 +154,16 @@ def signature_of(path: Path, *, signed: bool = False) -> str:
         plain = metadata.get(b"msdscore", b"")
         return str((metadata.get(b"signed", plain) if signed else plain).decode())
     return ""
+
+
+def _systems(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> tuple[str, ...]:
+    """Return the captioner of each row; raise `InputError` for two whose names differ only in type, as 1 and "1"."""
+    values: dict[str, Any] = {}
+    for row in rows:
+        first = values.setdefault(_text(row.get(name)), row.get(name))
+        if isinstance(first, str) != isinstance(row.get(name), str) and None not in (first, row.get(name)):
+            raise InputError(f"{path}: {name} is {first!r} in some rows and {row[name]!r} in others; write one of them")
+    return _texts(rows, name)
 
 
 def _texts(rows: Sequence[Mapping[str, Any]], name: str | None) -> tuple[str, ...]:

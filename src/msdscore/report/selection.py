@@ -8,7 +8,7 @@ import numpy as np
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.look import thumbnail
-from msdscore.forms.registry import LOWER_IS_BETTER
+from msdscore.forms.columns import LOWER_IS_BETTER
 from msdscore.io.images import open_image
 from msdscore.report.build import rows_with_images
 from msdscore.select.rule import Rule

@@ -9,22 +9,24 @@ from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
-from msdscore.core.evidence import reading
+from msdscore.core.evidence import verdict
 from msdscore.errors import RowError, RunError
 from msdscore.forms import references
 from msdscore.forms.base import Form
-from msdscore.forms.registry import columns_of
+from msdscore.forms.columns import COLUMNS
+from msdscore.forms.columns import added as added_columns
+from msdscore.forms.columns import numbers as number_names
+from msdscore.io.arrow import pa
 from msdscore.io.hashing import source_key, text_key
 from msdscore.io.images import Stamp
 from msdscore.io.inputs.rows import Row
 from msdscore.io.outputs.files import conform, unified
 from msdscore.io.tar import File, TarImage
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import COUNTS, NUMBERS, Numbers, soften
+from msdscore.scoring.results import Numbers, soften
 from msdscore.scoring.stream import Batch, split_pairs, stream_batches
-from msdscore.text.warnings import FORM_WARNINGS
+from msdscore.text.warnings import withheld
 
 WINDOW_ROWS = 1 << 16  # rows planned together: an image that is repeated within them is read once
 FIRST_ROWS = 1024  # of the first window, for which scoring waits; each following one is twice as large
@@ -197,11 +199,20 @@ def row_keys(part: Part) -> pa.Table:
     keys = [image.offset if isinstance(image, TarImage) else text_key(source_key(image)) for image in part.images]
     images = [*(keys[image] if image >= 0 else None for image in part.owner), *[None] * len(part.unusable)]
     rows = (*part.rows, *part.unusable)
-    groups = [
-        image if row.group is None else text_key(f"group {row.group}") for row, image in zip(rows, images, strict=True)
-    ]
+    groups = [_set_key(row, image) for row, image in zip(rows, images, strict=True)]
     columns = {"row": [row.index for row in rows], "group": groups, "image": images}
     return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+
+
+def _set_key(row: Row, image: int | None) -> int | None:
+    """Return the key of a row's candidate set: its group, else its list of captions, else its image."""
+    if row.group is not None:
+        return text_key(f"group {row.group}")
+    return image if row.list_number is None else text_key(f"list {row.list_number}")
+
+
+# Numbers of a row that depend only on its image, in files of parts.
+STORED = tuple(name for name in number_names(tuple(COLUMNS)) if name not in ("uncertainty", "soft_msd"))
 
 
 def part_table(keys: pa.Table, scored: Scored, *, words: bool = False) -> pa.Table:
@@ -218,9 +229,9 @@ def part_table(keys: pa.Table, scored: Scored, *, words: bool = False) -> pa.Tab
         worst = [row.worst if error is None else None for row, error in zip(numbers, errors, strict=True)]
         columns[WORST] = pa.array(worst, pa.list_(pa.string()))
     present = {name for names in {tuple(row.values) for row in numbers} for name in names}
-    for name in NUMBERS:
+    for name in STORED:
         values = [row.values.get(name) for row in numbers] if name in present else [None] * len(numbers)
-        columns[name] = pa.array(values, pa.int32() if name in COUNTS else pa.float64())
+        columns[name] = pa.array(values, pa.int32() if COLUMNS[name].kind == "count" else pa.float64())
     return pa.table(columns)
 
 
@@ -244,18 +255,18 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     warnings = table["warnings"].to_pylist()
     for row in np.flatnonzero(is_mixed).tolist():
         warnings[row].append(MIXED)
-    readings = [
-        None if np.isnan(value) else reading(value, is_caption=FORM_WARNINGS.isdisjoint(row_warnings))
+    verdicts = [
+        None if np.isnan(value) else verdict(value, withheld=bool(withheld(row_warnings)))
         for value, row_warnings in zip(match.tolist(), warnings, strict=True)
     ]
     added = {
         "uncertainty": pa.array(softened[0], from_pandas=True),
         "soft_msd": pa.array(softened[1], from_pandas=True),
-        "reading": pa.array(readings, pa.string()),
+        "verdict": pa.array(verdicts, pa.string()),
         "warnings": pa.array(warnings, pa.list_(pa.string())) if is_mixed.any() else table["warnings"],
     }
     has_references = table[references.NAMES[0]].null_count < count
-    names = list(columns_of((*form.columns, *(references.NAMES if has_references else ()))))
+    names = list(added_columns(form.group, references=has_references))
     if WORST in table.column_names:
         names.insert(names.index("warnings"), WORST)
     return pa.table({name: added[name] if name in added else table[name] for name in names})

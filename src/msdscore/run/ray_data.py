@@ -11,10 +11,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, one_line, require, shortened
+from msdscore.io.arrow import pa
 from msdscore.io.stores import is_address
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
@@ -171,11 +170,14 @@ def _try_counter(ray: Any, most: int) -> Any:
 
 @contextmanager
 def _quiet_context(data: Any) -> Iterator[None]:
-    """Disable Ray's progress bars, and do not stop at the first lost shard; restore the settings afterwards."""
+    """Disable Ray's progress bars, and do not stop at the first lost shard; restore the settings afterwards.
+
+    A lost actor or machine would log a traceback of 70 lines per shard; the result of a lost shard says so in one.
+    """
     context, log = data.DataContext.get_current(), logging.getLogger("ray.data")
     before = context.enable_progress_bars, context.max_errored_blocks, log.level
     context.enable_progress_bars, context.max_errored_blocks = False, -1
-    log.setLevel(logging.ERROR)
+    log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:

@@ -1,25 +1,23 @@
 """Score a file of rows in resumable parts and merge them into one output."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from msdscore.encoders.cached import CacheUse
-from msdscore.errors import ConfigError, RowError, RunError
+from msdscore.errors import ConfigError
+from msdscore.forms.columns import COLUMNS
 from msdscore.forms.references import NAMES as REFERENCE_NAMES
 from msdscore.forms.references import signed
+from msdscore.io.arrow import pa, pc
 from msdscore.io.hashing import content_stamp, file_stamp
 from msdscore.io.images import ImageLimits
-from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import RowSource
 from msdscore.io.outputs.files import (
     JsonRows,
@@ -31,9 +29,8 @@ from msdscore.io.outputs.files import (
     without_formulas,
 )
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
-from msdscore.io.outputs.targets import REMEDY, compare, refuse_inputs, run_files
+from msdscore.io.outputs.targets import compare, refuse_inputs, run_files
 from msdscore.run.parts import (
-    MIXED,
     WORST,
     InputColumns,
     Part,
@@ -46,7 +43,6 @@ from msdscore.run.parts import (
     score_parts,
 )
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import ALL_COLUMNS, COUNTS, NUMBERS, OPTIONAL, Numbers
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
@@ -60,8 +56,8 @@ Progress = Callable[[int, int], None]
 class RunOptions:
     """Options of a run, apart from the scorer.
 
-    `overwrite` discards an existing output. `retry` scores all failed rows again, not only those whose image file has
-    changed, appeared or become readable. `verify` hashes image files of any size; by default, those beyond 8 MiB are
+    `overwrite` discards an existing output. `retry` scores parts with failed rows again (a finished run completely),
+    although no image file has changed. `verify` hashes image files of any size; by default, those beyond 8 MiB are
     identified by size and time. `excel_safe` puts ' before text that a spreadsheet would evaluate, in CSV and TSV
     outputs. `worst` adds a column with up to that many of the least supported words.
     """
@@ -108,12 +104,39 @@ def score_rows(
 ) -> ScoredFile:
     """Score every row of `source` into `output`; resume an interrupted run.
 
-    Each row is read once, and each image file too: its part is identified by the bytes that were decoded. A finished
-    run is updated: parts whose image files have changed are scored again. If none has changed, the encoder of a
-    `ScorerSpec` is not loaded. `progress` is called with the number of rows done and in total, which grows while rows
-    are read if it is not known before.
+    While it is scored, each row and each image file is read once: a part is identified by the bytes that were decoded.
+    A finished run is scored again if an image file has changed; if none has, the encoder of a `ScorerSpec` is not
+    loaded. `progress` is called with the number of rows done and in total, which grows while rows are read if it is
+    not known before.
     """
     how = options or RunOptions()
+    _prepare_output(source, output, how)
+    spec, notes = scorer if isinstance(scorer, ScorerSpec) else None, run_notes(output)
+    is_current = notes is not None and _is_current(source, how, notes)
+    if notes and is_current and spec and _is_of(notes, spec, _settings(source, how, spec.limits)):
+        return _finished(output, notes)
+    pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
+    # The signature comes last, so that an error names the setting that differs.
+    settings = _settings(source, how, pipeline.limits)
+    manifest = {**pipeline.manifest(), **settings, "signature": pipeline.signature}
+    if notes:
+        compare(output, notes["manifest"], manifest)
+        if is_current:
+            return _finished(output, notes)
+    with (
+        closing(_input_columns(source, output)) as columns,
+        open_run(output, manifest, again=notes is not None) as run,
+    ):
+        parts = plan(columns.watch(source.read()), part_rows=how.part_rows)
+        done = _score_missing(
+            run, pipeline, parts, how, lambda count: progress(count, max(columns.count, source.total or 0))
+        )
+        progress(columns.count, columns.count)
+        return _write_output(run, pipeline, source, columns, how, done, None if spec is None else spec.record())
+
+
+def _prepare_output(source: RowSource, output: Path, how: RunOptions) -> None:
+    """Raise if the output cannot be written; with `overwrite`, discard an existing one."""
     check_output(output, inputs=[source.name])
     if how.excel_safe and output.suffix.lower() not in (".csv", ".tsv"):
         raise ConfigError(f"{output}: --excel-safe is for outputs that spreadsheets open; expected .csv or .tsv")
@@ -121,146 +144,118 @@ def score_rows(
         images = (row.source for row in source.read() if isinstance(row.source, str))
         refuse_inputs([output, *run_files(output)], images)
         discard(output)
-    spec, notes = scorer if isinstance(scorer, ScorerSpec) else None, run_notes(output) or {}
-    with closing(_input_columns(source, output)) as columns:
-        planned = plan(columns.watch(source.read()), part_rows=how.part_rows)
-        parts = _RunParts(output, planned, how, notes.get("parts", ()))
-        is_current = bool(notes) and not (how.retry and notes.get("failed")) and parts.read_unchanged()
-        if is_current and spec and _is_of(notes, spec, _settings(source, how, spec.limits)):
-            return _finished(output, notes)
-        pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
-        # The signature comes last, so that an error names the setting that differs.
-        settings = _settings(source, how, pipeline.limits)
-        manifest = {**pipeline.manifest(), **settings, "signature": pipeline.signature}
-        if notes:
-            compare(output, notes["manifest"], manifest)
-        if is_current:
-            return _finished(output, notes)
-        with open_run(output, manifest, again=bool(notes)) as run:
-            parts.score(run, pipeline, lambda done: progress(done, max(columns.count, source.total or 0)))
-            progress(columns.count, columns.count)
-            new_names = renamed(columns.names.union(source.seen), [how.prefix + name for name in (*ALL_COLUMNS, WORST)])
-            scores = collect(run.tables(), pipeline.config)
-            # How many references rows have is known at the end: files are compared without it.
-            name = REFERENCE_NAMES[0]
-            counts = scores[name].drop_null().to_pylist() if name in scores.column_names else []
-            signature = signed(pipeline.signature, counts) if counts else pipeline.signature
-            tables = _output_tables(columns, scores, new_names, output.suffix, prefix=how.prefix)
-            summary = run.finish(
-                map(without_formulas, tables) if how.excel_safe else tables,
-                metadata={"msdscore": pipeline.signature, "signed": signature},
-                notes={
-                    "parts": parts.keys,
-                    "spec": None if spec is None else spec.record(),
-                    "source": source.path,
-                    "renamed": new_names,
-                    "signed": signature,
-                },
-                errors=f"{how.prefix}error",
-                warnings=f"{how.prefix}warnings",
-                check=partial(source.check_unchanged, partial(_has_rows, source, how, parts.keys)),
-            )
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The parts of a run so far: their keys by number, and the rows scored by this call and by earlier ones."""
+
+    keys: dict[int, str] = field(default_factory=dict)
+    scored: int = 0
+    earlier: int = 0
+
+
+def _score_missing(
+    run: Run, pipeline: Pipeline, parts: Iterable[Part], how: RunOptions, progress: Callable[[int], None]
+) -> _Progress:
+    """Score and write the parts that an earlier run has not written from the same rows and images."""
+    written, done = run.keys(), _Progress()
+    if how.retry:
+        for number in _failed_parts(run, written):
+            run.drop(number)
+            del written[number]
+
+    def reuse(part: Part, key: str) -> None:
+        done.keys[part.number] = key
+        done.earlier += len(part.rows)
+        progress(done.scored + done.earlier)
+
+    def count(rows: int) -> None:
+        done.scored += rows
+        progress(done.scored + done.earlier)
+
+    progress(0)
+    unfinished, stamp = _unfinished(parts, written, how, reuse), partial(content_stamp, verify=how.verify)
+    for part, results, stamps in score_parts(pipeline, unfinished, worst=how.worst, stamp=stamp, scored=count):
+        unread = (path for path in part.paths if path not in stamps)
+        key = part.key(stamps | {path: file_stamp(path, verify=how.verify) for path in unread})
+        run.write(part.number, part_table(row_keys(part), results, words=bool(how.worst)), key=key)
+        done.keys[part.number] = key
+    for number in written.keys() - done.keys.keys():
+        run.drop(number)
+    return done
+
+
+def _failed_parts(run: Run, written: Mapping[int, str]) -> list[int]:
+    """Return the written parts with failed rows; rows that could not be tried have no image and do not count."""
+    if not written:
+        return []
+    tables = zip(written, run.tables(["error", "image"]), strict=True)
+    return [
+        number
+        for number, table in tables
+        if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py()
+    ]
+
+
+def _unfinished(
+    parts: Iterable[Part], written: Mapping[int, str], how: RunOptions, reuse: Callable[[Part, str], None]
+) -> Iterator[Part]:
+    """Yield the parts to score; call `reuse` with each that is written with the same key, and its key."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        for part in parts:
+            key = part.key(_stamps(part.paths, pool, how)) if part.number in written else None
+            if key is not None and key == written[part.number]:
+                reuse(part, key)
+            else:
+                yield part
+
+
+def _is_current(source: RowSource, how: RunOptions, notes: Mapping[str, Any]) -> bool:
+    """Return whether a finished run has the scores of these rows and of the images as they are now."""
+    if how.retry and notes["failed"]:
+        return False
+    with ThreadPoolExecutor(_READERS) as pool:
+        parts = plan(source.read(), part_rows=how.part_rows)
+        keys = (part.key(_stamps(part.paths, pool, how)) for part in parts)
+        return all(key == known for key, known in zip_longest(keys, notes["parts"]))
+
+
+def _write_output(
+    run: Run,
+    pipeline: Pipeline,
+    source: RowSource,
+    columns: InputColumns,
+    how: RunOptions,
+    done: _Progress,
+    spec: Mapping[str, Any] | None,
+) -> ScoredFile:
+    """Merge the parts into the output, and record what it was scored from."""
+    output, added = run.output, [how.prefix + name for name in (*COLUMNS, WORST)]
+    new_names = renamed(columns.names.union(source.layout.seen), added)
+    scores = collect(run.tables(), pipeline.form)
+    # How many references rows have is known at the end: files are compared without it.
+    name = REFERENCE_NAMES[0]
+    counts = scores[name].drop_null().to_pylist() if name in scores.column_names else []
+    signature = signed(pipeline.signature, counts) if counts else pipeline.signature
+    tables = _output_tables(columns, scores, new_names, output.suffix, prefix=how.prefix)
+    keys = [done.keys[number] for number in sorted(done.keys)]
+    summary = run.finish(
+        map(without_formulas, tables) if how.excel_safe else tables,
+        metadata={"msdscore": pipeline.signature, "signed": signature},
+        notes={"parts": keys, "spec": spec, "source": source.path, "renamed": new_names, "signed": signature},
+        errors=f"{how.prefix}error",
+        warnings=f"{how.prefix}warnings",
+        check=partial(source.check_unchanged, partial(_has_rows, source, how, keys)),
+    )
     return ScoredFile(
         **asdict(summary),
-        scored=parts.scored,
-        earlier=parts.earlier,
+        scored=done.scored,
+        earlier=done.earlier,
         signature=signature,
         renamed=new_names,
         cache=pipeline.cache_use,
     )
-
-
-class _RunParts:
-    """The parts of a run: those of an earlier run are reused, the others are scored and written.
-
-    `finished` are the keys of the parts of a finished run. `keys` are those of the parts so far; `scored` and `earlier`
-    count their rows.
-    """
-
-    def __init__(self, output: Path, parts: Iterator[Part], how: RunOptions, finished: Sequence[str]) -> None:
-        self.keys, self.scored, self.earlier = list[str](), 0, 0
-        self._output, self._parts, self._how, self._finished = output, parts, how, dict(enumerate(finished))
-        self._unchanged: list[tuple[pa.Table, int]] = []  # `row_keys` of the first parts, and how many can be scored
-        self._changed: list[tuple[Part, str]] = []  # the next part, with its key
-
-    def read_unchanged(self) -> bool:
-        """Read the parts before the first that differs from the finished run; return whether none differs."""
-        with ThreadPoolExecutor(_READERS) as pool:
-            for part in self._parts:
-                key = part.key(_stamps(part.paths, pool, self._how))
-                if self._finished.get(part.number) != key:
-                    self._changed = [(part, key)]
-                    return False
-                self.keys.append(key)
-                self._unchanged.append((row_keys(part), len(part.rows)))
-        return len(self.keys) == len(self._finished)
-
-    def score(self, run: Run, pipeline: Pipeline, progress: Callable[[int], None]) -> None:
-        """Score and write the parts that cannot be reused; `progress` is called with the number of rows done."""
-
-        def count(rows: int) -> None:
-            self.scored += rows
-            progress(self.scored + self.earlier)
-
-        stamp, words = partial(content_stamp, verify=self._how.verify), bool(self._how.worst)
-        unfinished = self._unfinished(run, progress)
-        for part, results, stamps in score_parts(
-            pipeline, unfinished, worst=self._how.worst, stamp=stamp, scored=count
-        ):
-            unread = (path for path in part.paths if path not in stamps)
-            stamps |= {path: file_stamp(path, verify=self._how.verify) for path in unread}
-            self.keys[part.number] = part.key(stamps)
-            run.write(part.number, part_table(row_keys(part), results, words=words), key=self.keys[part.number])
-
-    def _unfinished(self, run: Run, progress: Callable[[int], None]) -> Iterator[Part]:
-        """Yield the parts to score; at the end, delete written parts beyond the last."""
-        written = run.keys()
-        if self._how.retry and written:
-            for number, table in zip(list(written), run.tables(["error", "image"]), strict=True):
-                # Rows that could not be tried have no image.
-                if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py():
-                    run.drop(number)
-                    del written[number]
-        progress(0)
-        for number, (keys, count) in enumerate(self._unchanged):
-            if written.get(number) == self.keys[number] or self._reuse(run, number, keys, count):
-                self.earlier += count
-                progress(self.scored + self.earlier)
-        with ThreadPoolExecutor(_READERS) as pool:
-            for part, known_key in chain(self._changed, ((part, "") for part in self._parts)):
-                number, count = part.number, len(part.rows)
-                if number not in written and number not in self._finished:
-                    self.keys.append("")  # set by `score`, from the images that were decoded
-                    yield part
-                    continue
-                key = known_key or part.key(_stamps(part.paths, pool, self._how))
-                self.keys.append(key)
-                is_finished = self._finished.get(number) == key
-                if written.get(number) == key or (is_finished and self._reuse(run, number, row_keys(part), count)):
-                    self.earlier += count
-                    progress(self.scored + self.earlier)
-                else:
-                    yield part
-        for number in written:
-            if number >= len(self.keys):
-                run.drop(number)
-
-    @cached_property
-    def _earlier_rows(self) -> list[dict[str, Any]]:
-        with ExitStack() as stack:
-            return [record.values for record in open_records(self._output, format=None, until=stack).read()]
-
-    def _reuse(self, run: Run, number: int, keys: pa.Table, count: int) -> bool:
-        """Write a part with its scores from the finished output; False if one of `count` rows failed and is retried."""
-        try:
-            rows = (self._earlier_rows[index] for index in keys["row"].to_pylist())
-            results = [_earlier_result(row, self._how.prefix) for row in rows]
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self._output}: its numbers cannot be read again ({error}); {REMEDY}") from error
-        if self._how.retry and any(isinstance(result, RowError) for result in results[:count]):
-            return False
-        run.write(number, part_table(keys, results, words=bool(self._how.worst)), key=self.keys[number])
-        return True
 
 
 def _input_columns(source: RowSource, output: Path) -> InputColumns:
@@ -268,9 +263,9 @@ def _input_columns(source: RowSource, output: Path) -> InputColumns:
 
     For a JSON output, where names and types may differ from row to row, they are stored as the text of objects.
     """
-    schema, name = source.schema, source.id_name
-    if schema is None and source.columns is not None:
-        schema = pa.schema([(column, pa.string()) for column in source.columns])
+    schema, name = source.layout.schema, source.layout.id_name
+    if schema is None and source.layout.columns is not None:
+        schema = pa.schema([(column, pa.string()) for column in source.layout.columns])
     if schema is not None and name not in schema.names:
         schema = pa.schema([("id", pa.string()), *schema])
 
@@ -287,14 +282,14 @@ def _input_columns(source: RowSource, output: Path) -> InputColumns:
             return pa.table({"": pa.array(map(json_line, values), pa.large_string())})
         return table_from_columns(values, schema)
 
-    return InputColumns(to_table, typed=source.schema is not None)
+    return InputColumns(to_table, typed=source.layout.schema is not None)
 
 
 def _have_numbers(source: RowSource, ids: list[Any]) -> bool | None:
     """Return whether the ids of rows are numbers; None if their type is neither a number nor text."""
-    if source.schema is None or source.id_name not in source.schema.names:
+    if source.layout.schema is None or source.layout.id_name not in source.layout.schema.names:
         return bool(ids) and all(type(value) is int for value in ids)
-    kind = source.schema.field(source.id_name).type
+    kind = source.layout.schema.field(source.layout.id_name).type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return False
     is_number = pa.types.is_floating(kind) or kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32())
@@ -363,21 +358,3 @@ def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[s
         "worst_words": how.worst,
         "excel_safe": how.excel_safe,
     }
-
-
-def _earlier_result(values: Mapping[str, Any], prefix: str) -> Numbers | RowError:
-    if error := values.get(f"{prefix}error"):
-        return RowError(error)
-    numbers: dict[str, Any] = {}
-    for name in NUMBERS:
-        # Numbers of another form, and those that a bank does not have, are missing or empty. In text files they are
-        # text, which reads back to the last bit.
-        is_optional = name in (*OPTIONAL, "similarity", "msd")  # a row without an image has neither
-        if not is_optional or values.get(prefix + name) not in (None, ""):
-            numbers[name] = float(values[prefix + name])
-    numbers |= {name: int(numbers[name]) for name in COUNTS}
-    warnings, words = values.get(f"{prefix}warnings") or [], values.get(prefix + WORST) or []
-    if isinstance(warnings, str):
-        warnings = [warnings.removesuffix(MIXED).removesuffix("; ")]
-    warnings = tuple(warning for warning in warnings if warning not in ("", MIXED))
-    return Numbers(numbers, warnings, tuple(json.loads(words) if isinstance(words, str) else words))

@@ -9,19 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-import torch
-
+from msdscore import threads
+from msdscore.core.arrays import is_gpu
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
 from msdscore.forms.base import Form
-from msdscore.forms.registry import columns_of
+from msdscore.forms.columns import added as added_columns
 from msdscore.io import stores
+from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.inputs.ahead import read_ahead
 from msdscore.io.inputs.columns import ColumnNames, first_of
-from msdscore.io.inputs.rows import Row, image_tables, open_rows
+from msdscore.io.inputs.finder import image_tables
+from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import table_from_columns
 from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
@@ -136,7 +135,7 @@ def score_shard(
         return _finished(finished, name, target, how)
     before = pipeline.cache_use
     with closing(input_columns(how.copied)) as columns, ExitStack() as stack:
-        read = _read(name, how, stack, ahead=pipeline.encoder.device.type == "cuda" and os.name == "posix")
+        read = _read(name, how, stack, ahead=is_gpu(pipeline.encoder.device) and os.name == "posix")
         parts = plan(
             columns.watch(watch(read) if watch else read),
             part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES,
@@ -144,7 +143,7 @@ def score_shard(
         # Parts stay in memory: a shard is scored completely or not at all.
         scored = score_parts(pipeline, parts, worst=how.worst)
         tables = [part_table(row_keys(part), results, words=True) for part, results, _ in scored]
-        table = score_table(columns, tables, pipeline.config, how.copied)
+        table = score_table(columns, tables, pipeline.form, how.copied)
     if _fingerprint(name, target, how) != fingerprint:
         raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
     reasons = table["error"].drop_null().to_pylist()
@@ -169,12 +168,12 @@ def input_columns(copied: Sequence[str] = ()) -> InputColumns:
 
     def to_table(rows: list[RowValues]) -> pa.Table:
         keys, uids, names, key_name, uid_name = list[str](), list[str | None](), tuple[str, ...](), "key", "uid"
-        for columns, _, row_id, _, _ in rows:
+        for columns, _, row_id, has_id, _ in rows:
             if names != tuple(columns):
                 names = tuple(columns)
                 key_name, uid_name = (first_of(names, (name,)) or name for name in ("key", "uid"))
             uid = columns.get(uid_name)
-            keys.append(str(columns.get(key_name) or row_id))
+            keys.append(str(columns.get(key_name) or (row_id if has_id or uid is None else uid)))
             uids.append(None if uid is None else str(uid))
         table = pa.table([keys, uids, [row[-1] for row in rows]], schema=_IDENTIFYING)
         copies = table_from_columns([{name: row[0].get(name) for name in copied} for row in rows] if copied else [])
@@ -188,7 +187,7 @@ def input_columns(copied: Sequence[str] = ()) -> InputColumns:
 def score_table(columns: InputColumns, parts: Sequence[pa.Table], form: Form, copied: Sequence[str] = ()) -> pa.Table:
     """Return the table of a score shard: all rows in order, with the numbers of their parts."""
     scores, stored = collect(parts, form), pa.concat_tables(columns.tables()).combine_chunks()
-    numbers = [name for name in columns_of(form.columns) if name not in ("warnings", "error")]
+    numbers = [name for name in added_columns(form.group) if name not in ("warnings", "error")]
     table = {name: stored[name] for name in _IDENTIFYING.names}
     table |= {name: scores[name] for name in (*numbers, WORST, "warnings")}
     table |= {"status": pc.if_else(scores["error"].is_null(), SCORED, FAILED), "error": scores["error"]}
@@ -256,13 +255,13 @@ def _read(name: str, how: ShardOptions, until: ExitStack, *, ahead: bool = False
     path = until.enter_context(stores.fetched_shard(name))
     open_source = partial(open_rows, path, images=how.images, columns=how.columns, hashed=False)
     source = until.enter_context(open_source())
-    first = next(source.read_at([0]), None) if source.without_bytes and how.copied else None
-    for column in how.copied if source.seen else ():
+    first = next(source.read_at([0]), None) if source.layout.without_bytes and how.copied else None
+    for column in how.copied if source.layout.seen else ():
         # If every row may have other columns, only a likely typo is an error.
-        is_typo = source.columns is not None or get_close_matches(column, source.seen, cutoff=_TYPO)
-        if column not in source.seen and is_typo:
-            raise unknown_name(f"column of {shortened(name)}", column, source.seen)
-        if column in source.without_bytes and first is not None and first.columns[column] is None:
+        is_typo = source.layout.columns is not None or get_close_matches(column, source.layout.seen, cutoff=_TYPO)
+        if column not in source.layout.seen and is_typo:
+            raise unknown_name(f"column of {shortened(name)}", column, source.layout.seen)
+        if column in source.layout.without_bytes and first is not None and first.columns[column] is None:
             raise ConfigError(
                 f"{shortened(name)}: column {column} has image bytes, which scores do not contain; omit --copy-column "
                 f"{column}, and copy the selected rows with their images by: msdscore select SCORES -o FOLDER"
@@ -312,8 +311,7 @@ class ShardWorker:
         Raises:
             MSDScoreError: the scorer cannot be built, so that no shard can be scored.
         """
-        if torch.get_num_threads() != THREADS:
-            torch.set_num_threads(THREADS)
+        threads.use(self.spec.threads or THREADS)
         try:
             return score_shard(self.spec, job.source, job.output, self.options, build=self._pipeline, watch=watch)
         except MSDScoreError as error:

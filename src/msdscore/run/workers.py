@@ -19,11 +19,10 @@ from threading import Event, Lock
 from time import monotonic
 from typing import Self
 
-import torch
-
+from msdscore import threads
+from msdscore.core.arrays import gpu_count
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io import stores
-from msdscore.io.decoders import cores
 from msdscore.io.inputs.rows import Row
 from msdscore.io.outputs.targets import refuse_inputs
 from msdscore.io.stores import expand_all, score_names
@@ -78,17 +77,17 @@ def score_on_workers(
 
 def default_workers(spec: ScorerSpec) -> int:
     """Return one process per GPU if the scorer may choose its device, else one for every two cores."""
-    if spec.device == "auto" and torch.cuda.is_available():
-        return torch.cuda.device_count()
-    return 1 if spec.device.startswith("cuda") else max(1, cores() // THREADS)
+    if spec.device == "auto" and (count := gpu_count()):
+        return count
+    return 1 if spec.device.startswith("cuda") else max(1, threads.available() // (spec.threads or THREADS))
 
 
 def spec_of_worker(spec: ScorerSpec, number: int, workers: int) -> ScorerSpec:
     """Return the scorer of one of several workers: on its GPU, with its share of the cores for decoding by default."""
     if spec.decoders is None:
-        spec = replace(spec, decoders=max(1, cores() // workers) if is_on_gpu(spec) else 0)
-    if spec.device == "auto" and torch.cuda.is_available():
-        spec = replace(spec, device=f"cuda:{number % torch.cuda.device_count()}")
+        spec = replace(spec, decoders=max(1, threads.available() // workers) if is_on_gpu(spec) else 0)
+    if spec.device == "auto" and (count := gpu_count()):
+        spec = replace(spec, device=f"cuda:{number % count}")
     return spec
 
 
@@ -271,28 +270,21 @@ def score_jobs(
     default is two on a GPU, which then does not wait at the end of a shard, else one.
     """
     count = min(shards_at_once(spec) if at_once is None else at_once, len(jobs))
-    worker, before = ShardWorker(spec, options, max(1, count)), torch.get_num_threads()
+    worker = ShardWorker(spec, options, max(1, count))
     if count > 1:
-        try:
-            with Overlapping(worker) as shards:
-                for future in [shards.submit(job) for job in jobs]:
-                    yield future.result()
-        finally:
-            if torch.get_num_threads() != before:
-                torch.set_num_threads(before)
+        with threads.restored(), Overlapping(worker) as shards:
+            for future in [shards.submit(job) for job in jobs]:
+                yield future.result()
         return
     for job in jobs:
-        try:
+        with threads.restored():
             result = worker(job)
-        finally:
-            if torch.get_num_threads() != before:
-                torch.set_num_threads(before)
         yield result
 
 
 def is_on_gpu(spec: ScorerSpec) -> bool:
     """Return whether a scorer will run on a GPU."""
-    return spec.device.startswith("cuda") or (spec.device == "auto" and torch.cuda.is_available())
+    return spec.device.startswith("cuda") or (spec.device == "auto" and gpu_count() > 0)
 
 
 def shards_at_once(spec: ScorerSpec) -> int:

@@ -7,16 +7,16 @@ from hashlib import sha256
 from math import sqrt
 from pathlib import Path
 
-import torch
+import numpy as np
 from PIL.Image import Image
-from safetensors.torch import save
+from safetensors.numpy import save
 
+from msdscore.core.arrays import Device, integers
+from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.core.schedule import fit_all
 from msdscore.encoders.base import Embeddings, Encoder, encode_by_length, encode_in_batches, prepare_and_encode
-from msdscore.encoders.cached import unrounded
-from msdscore.encoders.loading.tensors import bank_bytes, bank_facts, bank_tensors, read_bank
+from msdscore.encoders.loading.banks import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.io.hashing import pixel_key, text_key
@@ -51,18 +51,18 @@ class NamedBank:
     encoder: str
     bank: Bank
     quality: BankQuality | None = field(default=None, compare=False)
-    _copies: dict[torch.device, Bank] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _copies: dict[Device, Bank] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def on(self, device: torch.device) -> Bank:
-        """Return the bank on a device; it is copied once."""
+    def on(self, device: Device) -> Bank:
+        """Return the bank on a device: NumPy arrays for "cpu", tensors for a device of torch. It is copied once."""
         if device not in self._copies:
-            texts = None if self.bank.texts is None else self.bank.texts.to(device)
-            self._copies[device] = replace(self.bank, images=self.bank.images.to(device), texts=texts)
+            texts = None if self.bank.texts is None else self.bank.texts.on(device)
+            self._copies[device] = replace(self.bank, images=self.bank.images.on(device), texts=texts)
         return self._copies[device]
 
     def require(self, encoder: Encoder, form: Form) -> None:
         """Raise `ConfigError` unless the bank was built for this encoder, these mixtures and this form."""
-        if self.encoder != unrounded(encoder.signature):
+        if self.encoder != encoder.signature:
             raise ConfigError(
                 f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
                 "build one with: msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder of this "
@@ -91,8 +91,11 @@ def named(bank: Bank, encoder: str) -> NamedBank:
     """
     # The order of metadata in the file is not fixed, so they are hashed separately from the tensors.
     facts = "".join(f"{name}={value}" for name, value in sorted(bank_facts(bank).items()))
-    digest = sha256(save(bank_tensors(bank)) + facts.encode()).hexdigest()
-    return NamedBank(f"{len(bank.images)}@{digest[:8]}", unrounded(encoder), bank)
+    tensors = bank_tensors(bank)
+    if any(np.isnan(tensor).any() for tensor in tensors.values()):
+        raise ConfigError("the encoder returned vectors that are not finite for the bank; load it with dtype='float32'")
+    digest = sha256(save(tensors) + facts.encode()).hexdigest()
+    return NamedBank(f"{len(bank.images)}@{digest[:8]}", encoder, bank)
 
 
 def build_bank(
@@ -123,5 +126,5 @@ def load_bank(path: Path) -> NamedBank:
 
 
 def _mixtures(batch: Embeddings, keys: Sequence[int], fit: FitSettings) -> Mixture:
-    keyed = replace(batch, keys=torch.tensor(keys, dtype=torch.int64, device=batch.points.device))
-    return fit_all(keyed, fit).to("cpu")
+    keyed = replace(batch, keys=integers(keys, like=batch.mask))
+    return fit_all(keyed, fit).on("cpu")

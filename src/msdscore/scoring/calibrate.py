@@ -10,28 +10,41 @@ that a caption belongs to an image.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL.Image import Image
-from torch import Tensor
 
-from msdscore.core.evidence import JUDGED, Bank, Match, Vocabulary, WordCalibration, WordKind
+from msdscore.core.arrays import accumulation_dtype, astype, device_of, to_numpy
+from msdscore.core.embeddings import extents, take
+from msdscore.core.evidence import JUDGED, NEAREST, Bank, Familiarity, Match, Vocabulary, WordCalibration, WordKind
 from msdscore.core.mixture import Mixture, log_density_spread
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import ConfigError
-from msdscore.forms.base import match_settings
+from msdscore.forms.base import Measurement, match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement
 from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedder import Embedded
+from msdscore.scoring.lengths import (
+    Mentions,
+    exchanged,
+    fit_lengths,
+    is_sure,
+    match_features,
+    match_lengths,
+    names_person,
+    short_texts,
+)
+from msdscore.scoring.logistic import fit_logistic
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
+from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, joined, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Vectors = npt.NDArray[np.float32]
 # Features of captions that `match` is fitted on, whether they are true of the image, and the image.
 MatchRows = tuple[Floats, Flags, npt.NDArray[np.int64]]
 LabelledText = tuple[str, int, bool]  # a text, an image index, and whether the text is a caption of that image
@@ -50,26 +63,30 @@ _PARAGRAPHS = (2, 4)  # captions that are joined into one, so that `match` knows
 _MOST_WORDS = 1000  # of the vocabulary, the most frequent ones
 _LEAST_SHARE = 0.002  # of images whose captions have a word, below which it is not in the vocabulary
 _NEIGHBOURS = 24  # similar words that are stored per word
+_REFERENCES = 1000  # captions that images are compared with
+_UNFAMILIAR = 0.05  # share of the images of a bank that are called unfamiliar
+_AT_ONCE = 128  # images whose texts are measured together
 _HELD_OUT = 5  # every fifth image is held out to measure quality
-_NEWTON_STEPS = 100
-_RIDGE = 1e-6  # of standardised features: bounds the slopes if the two classes do not overlap
 
 
 class _Mentions(NamedTuple):
-    """Mentions of words: stem, evidence, whether a caption of the image has it, whether others do, and the image."""
+    """Mentions of words: stem, evidence, whether a caption of the image has it, whether others do, and the image.
+
+    `length` is the number of content words of the text, `whole` whether it is a caption, not a part of one.
+    """
 
     stem: npt.NDArray[np.str_]
     evidence: Floats
     present: Flags
     confirmed: Flags
     image: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    whole: Flags
 
-    def of_images(self, chosen: Flags) -> "_Mentions":
-        """Return the mentions in captions of the chosen images."""
-        rows = chosen[self.image]
-        return _Mentions(
-            self.stem[rows], self.evidence[rows], self.present[rows], self.confirmed[rows], self.image[rows]
-        )
+    def take(self, rows: Flags) -> "_Mentions":
+        """Return chosen mentions."""
+        columns: tuple[npt.NDArray[Any], ...] = self
+        return _Mentions(*(column[rows] for column in columns))
 
 
 def calibrated_bank(
@@ -78,7 +95,7 @@ def calibrated_bank(
     images: Sequence[Image],
     captions: Sequence[Sequence[str]],
     *,
-    background: int = 1000,
+    background: int | Bank = 1000,
     others: Sequence[str] = (),
     batch_size: int = 32,
 ) -> NamedBank:
@@ -87,10 +104,16 @@ def calibrated_bank(
     `captions` are those of every image, and the first `background` images are the background. `others` are captions
     of further images: the more there are, the more similar are the captions from which likely but absent words are
     taken. The bank is fitted on all images; its `quality` is that of one fitted without every fifth image, on those.
+    If `background` is a bank, its images, words and vocabulary are used, so that scores do not change; calibrations by
+    length, match and familiarity are fitted.
     """
     if len(images) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(images)}")
-    plain = build_bank(encoder, form, images[:background], batch_size=batch_size)
+    base = background if isinstance(background, Bank) else None
+    if isinstance(background, Bank):
+        plain = named(Bank(background.images, background.texts), encoder.signature)
+    else:
+        plain = build_bank(encoder, form, images[:background], batch_size=batch_size)
     # All words are measured first, so that their reliability can be estimated.
     uncalibrated = WordCalibration({}, 1.0, (WordKind(0.0, (0.0, 1.0), 1.0, 0.0),), 1.0)
     pipeline = Pipeline(
@@ -101,37 +124,48 @@ def calibrated_bank(
     labelled: list[LabelledText] = []
     for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
         labelled += [(text, image, True) for text in true_texts] + [(text, image, False) for text in false_texts]
-    texts = pipeline.embed_texts([text for text, _, _ in labelled])
-    mentions = _mentions(pipeline, captions, embedded, texts, labelled)
-    spread = _spread(plain.bank.images, texts)
-    bank = replace(plain.bank, vocabulary=build_vocabulary(pipeline, embedded, captions, others))
+    whole = len(labelled)
+    for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
+        short = list(short_texts(true_texts, false_texts, seed=image))
+        labelled += [(text, image, true) for text, true in short]
+        # With another word for a person: see `lengths`.
+        labelled += [(other, image, True) for text, true in short if true and (other := exchanged(text)) != text]
+    mentions = _mentions(pipeline, captions, embedded, labelled, whole)
+    bank = replace(
+        plain.bank,
+        vocabulary=build_vocabulary(pipeline, embedded, captions, others) if base is None else base.vocabulary,
+        familiarity=build_familiarity(pipeline, embedded, captions, others),
+    )
+    some = list(dict.fromkeys(text for text, _, _ in labelled))[: 64 * _TEXTS]
+    spread = _spread(plain.bank.images, pipeline.embed_texts(some)) if base is None else 0.0
     # Only of these images: the nearest of many thousand captions are often true of the image too.
     rows = list(_match_texts(captions, similar_texts(captions)))
-    matched = pipeline.embed_texts([text for text, _, _ in rows])
 
     def fit(chosen: Flags) -> tuple[Bank, MatchRows]:
         """Fit words on chosen images; also return the rows that `match` is fitted on, as these words score them."""
-        words = word_calibration(*mentions.of_images(chosen)[:4], spread=spread)
-        judged = replace(bank, words=words)
+        words = None if base is None else base.words
+        if words is None:
+            words = word_calibration(*mentions.take(chosen[mentions.image] & mentions.whole)[:4], spread=spread)
+        known = _of_lengths(words, mentions.take(chosen[mentions.image]), captions)
+        judged = replace(bank, words=replace(words, lengths=fit_lengths(words, known, STEPS)))
         scoring = Pipeline(encoder, form, bank=named(judged, encoder.signature), batch_size=batch_size)
-        return judged, _match_rows(scoring, embedded, matched, rows)
+        return judged, _match_rows(scoring, embedded, rows)
 
     held_out = np.arange(len(images)) % _HELD_OUT == 0
     quality = _quality(*fit(~held_out), mentions, held_out)
     judged, (features, true, _) = fit(np.ones_like(held_out))
-    constant, slope, offset, steeper = fit_logistic(features, true)
-    match = Match((constant, slope, offset, steeper), match_settings(form))
+    match = Match((0.0, 0.0, 0.0, 0.0), match_settings(form), match_lengths(fit_logistic(features, true)))
     return replace(named(replace(judged, match=match), encoder.signature), quality=quality)
 
 
 def _quality(trial: Bank, scored: MatchRows, mentions: _Mentions, held_out: Flags) -> BankQuality:
     """Measure words, and a `match` fitted on the other images, on the held-out images."""
     assert trial.words is not None, "a calibration has words"
-    stems, evidence, present, *_ = mentions.of_images(held_out)
+    stems, evidence, present, *_ = mentions.take(held_out[mentions.image] & mentions.whole)
     kinds = [trial.words.kind_of(word) for word in stems.tolist()]
     judged = np.array([kind is not None for kind in kinds], dtype=bool)
-    judged_kinds = torch.tensor([kind for kind in kinds if kind is not None], dtype=torch.int64)
-    probabilities = trial.words.probabilities(torch.from_numpy(evidence[judged]), judged_kinds).numpy()
+    judged_kinds = np.array([kind for kind in kinds if kind is not None], dtype=np.int64)
+    probabilities = trial.words.probabilities(evidence[judged], judged_kinds)
     features, true, image = scored
     tested = held_out[image]
     log_odds = features @ np.array(fit_logistic(features[~tested], true[~tested]))
@@ -178,26 +212,66 @@ def _mentions(
     pipeline: Pipeline,
     captions: Sequence[Sequence[str]],
     images: Embedded,
-    texts: Embedded,
     labelled: Sequence[LabelledText],
+    whole: int,
 ) -> _Mentions:
-    """Return the mentions of judged words; words of similar images that a caption of the image has are omitted."""
-    readable = [item for item in range(len(labelled)) if item not in texts.errors]
-    words: WordMeasurement = pipeline.measure(images, texts, [labelled[item][1] for item in readable], readable).terms
+    """Return the mentions of judged words; words of similar images that a caption of the image has are omitted.
+
+    The first `whole` texts are captions, the others parts of captions.
+    """
     counts = [Counter(word for text in texts_of_image for word in stems_of([text])) for texts_of_image in captions]
     mentions = []
-    for item, spoken, judged, evidence in zip(
-        readable, words.spoken, words.judged, words.evidence.tolist(), strict=True
-    ):
-        _, image, present = labelled[item]
-        for number, value in zip(judged, evidence, strict=False):  # evidence is padded
-            word = spoken[number].stem
-            if present or word not in counts[image]:
-                confirmed = counts[image][word] >= min(CONFIRMED, len(captions[image]))
-                mentions.append((word, value, present, confirmed, image))
+    for readable, measured in _measured(pipeline, images, labelled):
+        words: WordMeasurement = measured.terms
+        columns = (words.spoken, words.judged, words.evidence.tolist(), words.counts.astype(int).tolist())
+        for item, spoken, judged, evidence, count in zip(readable, *columns, strict=True):
+            _, image, present = labelled[item]
+            for number, value in zip(judged, evidence, strict=False):  # evidence is padded
+                word = spoken[number].stem
+                if present or word not in counts[image]:
+                    confirmed = counts[image][word] >= min(CONFIRMED, len(captions[image]))
+                    mentions.append((word, value, present, confirmed, image, count, item < whole))
     if not mentions:
         raise ConfigError("calibration needs captions with words that the encoder can read; these have none")
     return _Mentions(*map(np.array, zip(*mentions, strict=True)))
+
+
+def _measured(
+    pipeline: Pipeline, images: Embedded, rows: Sequence[LabelledText]
+) -> Iterator[tuple[list[int], Measurement[WordMeasurement]]]:
+    """Measure texts with their images, some images at a time to bound memory; yield the readable rows of each time."""
+    rows_of: dict[int, list[int]] = {}
+    for row, (_, image, _) in enumerate(rows):
+        rows_of.setdefault(image, []).append(row)
+    for start in range(0, len(images), _AT_ONCE):
+        numbers = [image for image in range(start, min(start + _AT_ONCE, len(images))) if image in rows_of]
+        chosen = [row for image in numbers for row in rows_of[image]]
+        texts = pipeline.embed_texts([rows[row][0] for row in chosen])
+        readable = [item for item in range(len(chosen)) if item not in texts.errors]
+        if readable:
+            places = [images.row(image) for image in numbers]
+            some = Embedded(
+                take(images.vectors, places), tuple(range(len(places))), {}, tuple(images.keys[row] for row in places)
+            )
+            owner = {image: number for number, image in enumerate(numbers)}
+            measured = pipeline.measure(some, texts, [owner[rows[chosen[item]][1]] for item in readable], readable)
+            yield [chosen[item] for item in readable], measured
+
+
+def _of_lengths(words: WordCalibration, mentions: _Mentions, captions: Sequence[Sequence[str]]) -> Mentions:
+    """Return mentions with their kinds: true are confirmed words, absent those that no caption of the image has.
+
+    A word for a person is true if several captions have any, absent if none has.
+    """
+    kinds = [words.kind_of(word) for word in mentions.stem.tolist()]
+    kind = np.array([-1 if own is None else own for own in kinds], dtype=np.int64)
+    persons = np.array([names_person(texts) for texts in captions])[mentions.image]
+    needed = np.array([min(CONFIRMED, len(texts)) for texts in captions])[mentions.image]
+    is_person = np.array([word in PERSONS for word in mentions.stem.tolist()], dtype=bool) & (kind >= 0)
+    kind[is_person] = len(words.kinds)
+    true = np.where(is_person, persons >= needed, mentions.present & mentions.confirmed)
+    absent = np.where(is_person, persons == 0, ~mentions.present)
+    return Mentions(kind, mentions.length, mentions.evidence, true, absent)
 
 
 def word_calibration(
@@ -264,11 +338,12 @@ def share_above(positive: Floats, negative: Floats) -> float:
 def _spread(background: Mixture, texts: Embedded) -> float:
     """Return the mean over content words of the standard deviation of their evidence over background images."""
     vectors, values = texts.vectors, []
-    background = background.to(vectors.points.device)
+    background = background.on(device_of(vectors.points))
     for start in range(0, min(len(texts.captions), 64 * _TEXTS), _TEXTS):
         rows = range(start, min(start + _TEXTS, len(texts.captions)))
-        width = int(vectors.mask[start : rows.stop].sum(dim=1).max())
-        spreads = log_density_spread(background, vectors.points[start : rows.stop, :width].float()).tolist()
+        width = int(extents(vectors.mask[start : rows.stop]).max())
+        points = vectors.points[start : rows.stop, :width]
+        spreads = log_density_spread(background, astype(points, accumulation_dtype(points))).tolist()
         for row, by_token in zip(rows, spreads, strict=True):
             layout = vectors.layout[row]
             assert isinstance(layout, TokenLayout), "texts have tokens"
@@ -277,27 +352,56 @@ def _spread(background: Mixture, texts: Embedded) -> float:
     return round(float(np.mean(values)), 4) if values else 1.0
 
 
-def _match_rows(pipeline: Pipeline, images: Embedded, texts: Embedded, rows: Sequence[LabelledText]) -> MatchRows:
-    """Return the readable rows with their features: 1, score, log length, and the product of both."""
-    readable = [item for item in range(len(rows)) if item not in texts.errors]
-    owner = [rows[item][1] for item in readable]
-    measured = pipeline.measure(images, texts, owner, readable)
-    scores = pipeline.config.numbers(measured)["msd"].numpy()
-    length = np.log([max(len(judged), 1) for judged in measured.terms.judged])
-    features = np.stack([np.ones(len(scores)), scores, length, scores * length], axis=1)
-    return features, np.array([rows[item][2] for item in readable]), np.array(owner)
+def _match_rows(pipeline: Pipeline, images: Embedded, rows: Sequence[LabelledText]) -> MatchRows:
+    """Return the readable rows with their features."""
+    features, chosen = [], list[int]()
+    for readable, measured in _measured(pipeline, images, rows):
+        features.append(match_features(pipeline.form.numbers(measured)["msd"], measured.terms.counts))
+        chosen += readable
+    true, owner = np.array([rows[row][2] for row in chosen]), np.array([rows[row][1] for row in chosen])
+    return np.concatenate(features), true, owner
 
 
 def _match_texts(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[LabelledText]:
-    """Yield sentences and paragraphs of true, similar and unrelated captions."""
+    """Yield sentences, parts of them and paragraphs of true, similar and unrelated captions."""
     for image in range(0, len(captions), max(1, len(captions) // _MATCHED)):
         unrelated = captions[(image + len(captions) // 2) % len(captions)]
+        counts = Counter(word for text in captions[image] for word in stems_of([text]))
         for texts, is_true in ((captions[image], True), (similar[image], False), (unrelated, False)):
             for text in texts[:2]:
                 yield text, image, is_true
+            for part, _ in short_texts(texts, (), seed=image):
+                if is_sure(stems_of([part]), counts, is_true=is_true):
+                    yield part, image, is_true
             for size in _PARAGRAPHS:
                 if len(texts) >= size:
                     yield joined(texts[:size]), image, is_true
+
+
+def build_familiarity(
+    pipeline: Pipeline, images: Embedded, captions: Sequence[Sequence[str]], others: Sequence[str]
+) -> Familiarity | None:
+    """Return captions of many images, and the limit that a few in a hundred of these images are below.
+
+    The captions are `others` if there are enough of them, else the first ones of these images, except its own for each
+    image. None for an encoder whose pooled vectors of images and texts cannot be compared.
+    """
+    apart = len(others) >= _REFERENCES
+    known = [texts[0] for texts in captions]
+    pool = others if apart else known
+    chosen = range(0, len(pool), max(1, len(pool) // _REFERENCES))[:_REFERENCES]
+    texts = pipeline.embed_texts([pool[item] for item in chosen])
+    readable = [item for item in range(len(chosen)) if item not in texts.errors]
+    rows = np.array([texts.row(item) for item in readable], dtype=np.int64)
+    vectors = to_numpy(texts.vectors.pooled)[rows].astype(np.float16).astype(np.float32)
+    pooled = to_numpy(images.vectors.pooled).astype(np.float32)
+    if len(vectors) <= NEAREST or vectors.shape[1] != pooled.shape[1]:
+        return None
+    cosines = pooled[[images.row(item) for item in range(len(captions))]] @ vectors.T
+    for column, item in enumerate(readable if not apart else ()):
+        cosines[chosen[item], column] = -1.0
+    nearest = np.sort(cosines, axis=1)[:, -NEAREST:].mean(axis=1)
+    return Familiarity(vectors, round(float(np.quantile(nearest, _UNFAMILIAR)), 4))
 
 
 def build_vocabulary(
@@ -308,7 +412,7 @@ def build_vocabulary(
     spellings: dict[str, Counter[str]] = {}
     for image, texts in enumerate(captions):
         for word in (word for text in texts for word in segment(text, compounds=False)):
-            if word.content and not word.denied and word.text.isalpha():
+            if word.content and not word.negated and word.text.isalpha():
                 stems[image].add(word.stem)
                 spellings.setdefault(word.stem, Counter())[word.text.lower()] += 1
     counts = Counter(stem for image_stems in stems for stem in sorted(image_stems))  # sorted: ties keep this order
@@ -320,22 +424,22 @@ def build_vocabulary(
     usable = [stem for stem in frequent if words[stem] in points]
     if len(usable) < 2:
         return None
-    shares = torch.tensor([counts[stem] / len(captions) for stem in usable], dtype=torch.float64)
-    frequency = shares.clamp(1e-6, 1 - 1e-6)
-    vectors = torch.stack([points[words[stem]] for stem in usable]).float()
+    frequency = np.clip([counts[stem] / len(captions) for stem in usable], 1e-6, 1 - 1e-6)
+    vectors = np.stack([points[words[stem]] for stem in usable]).astype(np.float32)
     present = np.array([[stem in image_stems for stem in usable] for image_stems in stems])
-    evidence = image_evidence(pipeline, images, vectors, expected_densities(pipeline, vectors)).numpy()
-    logit = np.broadcast_to(torch.logit(frequency).numpy(), evidence.shape)
+    evidence = image_evidence(pipeline, images, vectors, expected_densities(pipeline, vectors))
+    logit = np.broadcast_to(np.log(frequency / (1 - frequency)), evidence.shape)
     features = np.stack([np.ones(evidence.size), evidence.ravel(), logit.ravel()], axis=1)
     fitted = fit_logistic(features, present.ravel(), balanced=False)
+    rounded = vectors.astype(np.float16).astype(np.float32)
     alike = _alike(usable, [*(text for texts in captions for text in texts), *others])
     return Vocabulary(
-        tuple(words[stem] for stem in usable), tuple(usable), frequency.float(), vectors.half().float(), alike,
+        tuple(words[stem] for stem in usable), tuple(usable), frequency.astype(np.float32), rounded, alike,
         (fitted[0], fitted[1], fitted[2]),
     )  # fmt: skip
 
 
-def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Tensor]:
+def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Vectors]:
     """Return the vectors of the words that are one token of the encoder."""
     texts = pipeline.embed_texts(list(words))
     points = {}
@@ -343,11 +447,11 @@ def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Tensor]:
         row = texts.rows[item]
         layout = None if row is None else texts.vectors.layout[row]
         if row is not None and isinstance(layout, TokenLayout) and len(layout.spans) == 1:
-            points[word] = texts.vectors.points[row, 0].cpu()
+            points[word] = to_numpy(texts.vectors.points[row, 0])
     return points
 
 
-def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
+def _alike(stems: Sequence[str], captions: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return, for each word, the indices of words that occur in the same contexts, most similar first; -1: none.
 
     A context is the word before and the word after; words are alike by the cosine of their positive pointwise mutual
@@ -375,35 +479,4 @@ def _alike(stems: Sequence[str], captions: Sequence[str]) -> Tensor:
     np.fill_diagonal(cosines, -1.0)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :_NEIGHBOURS]
     alike = np.where(np.take_along_axis(cosines, nearest, axis=1) > 0, nearest, -1)
-    return torch.from_numpy(alike.astype(np.int64))
-
-
-def fit_logistic(features: Floats, truth: Flags, *, balanced: bool = True) -> tuple[float, ...]:
-    """Return the coefficients of the log-odds of `truth`; the first feature is the constant 1.
-
-    With `balanced`, both sides count as equally frequent. Coefficients are rounded to six digits.
-
-    >>> values = np.array([0.0, 1.0, 1.2, 3.0])
-    >>> constant, slope = fit_logistic(np.stack([np.ones(4), values], axis=1), np.array([False, False, True, True]))
-    >>> slope > 0, 1.0 < -constant / slope < 1.3
-    (True, True)
-    """
-    mean, scale = features.mean(axis=0), features.std(axis=0)
-    mean[0], scale[scale == 0] = 0.0, 1.0
-    x, y = (features - mean) / scale, truth.astype(np.float64)
-    share = np.full(len(y), 1 / len(y))
-    if balanced:
-        share = np.where(truth, 0.5 / max(y.mean(), 1e-9), 0.5 / max(1 - y.mean(), 1e-9)) / len(y)
-    ridge = _RIDGE * np.eye(x.shape[1])
-    w = np.zeros(x.shape[1])
-    for _ in range(_NEWTON_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(x @ w, -40, 40)))
-        gradient = x.T @ (share * (p - y)) + ridge @ w
-        curve = (x * (share * np.maximum(p * (1 - p), 1e-9))[:, None]).T @ x + ridge
-        step = np.linalg.solve(curve, gradient)
-        w -= step * min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
-        if np.abs(step).max() < 1e-10:
-            break
-    plain = w / scale
-    plain[0] = w[0] - float(plain[1:] @ mean[1:])
-    return tuple(float(f"{value:.6g}") for value in plain)
+    return alike.astype(np.int64)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from PIL import __version__ as pillow_version
 from PIL.Image import Image
 
+from msdscore.core.arrays import is_gpu
 from msdscore.encoders.base import Encoder, Prepared
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.encoders.vision.canvas import read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, preprocessing_of
 from msdscore.errors import RowError
 from msdscore.io.hashing import pixel_key
-from msdscore.io.images import ImageLimits, ImageSource, Stamp, open_image, read_stamped, source_name
+from msdscore.io.images import ImageLimits, ImageSource, Stamp, file_warnings, open_image, read_stamped, source_name
 from msdscore.io.tar import File
 
 if TYPE_CHECKING:  # imported when decoding processes are used
@@ -80,12 +81,12 @@ class Decoder:
         from msdscore.encoders.vision.device import decode_jpegs
 
         images = {number: item for number, item in enumerate(decoded) if isinstance(item, Decoded)}
-        files = {number: item for number, item in images.items() if item.prepared.pixels.dim() == 1}
+        files = {number: item for number, item in images.items() if item.prepared.pixels.ndim == 1}
         jpegs, on_cpu = [item.prepared for item in files.values()], replace(steps, jpeg_on_device=False)
         for (number, item), canvas in zip(files.items(), decode_jpegs(jpegs, steps, self.encoder.device), strict=True):
             try:
                 if canvas is None:
-                    content = item.prepared.pixels.numpy().tobytes()
+                    content = item.prepared.pixels.tobytes()
                     canvas = self._prepare(content, steps=on_cpu, name=source_name(sources[number]))
                 ready[number] = replace(item, prepared=canvas)
             except RowError as error:
@@ -96,7 +97,7 @@ class Decoder:
         """Start decoding processes for a long run, or reuse those of the last; None if not possible."""
         prepare, steps = getattr(self.encoder, "sendable_prepare", None), preprocessing_of(self.encoder)
         # Without steps a process needs torch, and takes seconds to start: only if processes are requested.
-        wanted = self.encoder.device.type == "cuda" and steps is not None if self.processes is None else self.processes
+        wanted = is_gpu(self.encoder.device) and steps is not None if self.processes is None else self.processes
         # Only Posix systems can pass open files to other processes.
         if not wanted or prepare is None or self.keyed or os.name != "posix":
             return None
@@ -151,5 +152,8 @@ class Decoder:
         """Decode and prepare an image; a file is read by `read_pixels` if the steps require it."""
         steps = steps or preprocessing_of(self.encoder)
         if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
-            return self.encoder.prepare(open_image(source, limits=self.limits, name=name))
-        return as_prepared(*read_pixels(source, steps=steps, limits=self.limits, name=name))
+            prepared = self.encoder.prepare(open_image(source, limits=self.limits, name=name))
+        else:
+            prepared = as_prepared(*read_pixels(source, steps=steps, limits=self.limits, name=name))
+        warnings = file_warnings(source) if isinstance(source, bytes) else ()
+        return replace(prepared, view=prepared.view._replace(warnings=warnings)) if warnings else prepared

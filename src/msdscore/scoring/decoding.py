@@ -7,14 +7,25 @@ from threading import Lock
 from types import TracebackType
 from typing import TypeAlias
 
+import numpy as np
 from PIL.Image import Image
 
+from msdscore import threads
+from msdscore.core.arrays import to_numpy
 from msdscore.encoders.base import Prepared, View
 from msdscore.encoders.vision.canvas import Pixels, read_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared
 from msdscore.errors import RowError
-from msdscore.io.decoders import MESSAGE_FILES, Decoded, DecodersLostError, borrow, cores, give_back
-from msdscore.io.images import ImageLimits, ImageSource, Stamp, open_image, read_stamped, source_name
+from msdscore.io.decoders import MESSAGE_FILES, Decoded, DecodersLostError, borrow, give_back
+from msdscore.io.images import (
+    ImageLimits,
+    ImageSource,
+    Stamp,
+    file_warnings,
+    open_image,
+    read_stamped,
+    source_name,
+)
 from msdscore.io.tar import File
 
 Prepare: TypeAlias = Callable[[Image], Prepared]
@@ -51,7 +62,7 @@ class DecodingProcesses:
     """
 
     def __init__(self, count: int | None, read: Read, *, room: int, otherwise: Otherwise) -> None:
-        count = count or min(cores(), MOST_PROCESSES)
+        count = count or min(threads.available(), MOST_PROCESSES)
         self._read, self._otherwise = read, otherwise
         self._decoders = borrow(count, MESSAGE_FILES * room)
         self._pending: set[Future[list[Decoded]]] = set()
@@ -94,9 +105,9 @@ def _read(
 ) -> tuple[Pixels, tuple[View, str | None]]:
     content, mark = read_stamped(source, stamp, limits=limits)
     pixels, view = decode(content, name=source_name(source))
-    return pixels, (view, mark)
+    return pixels, (view._replace(warnings=file_warnings(content)), mark)
 
 
 def _prepare(content: bytes, *, prepare: Prepare, limits: ImageLimits, name: str) -> tuple[Pixels, View]:
     prepared = prepare(open_image(content, limits=limits, name=name))
-    return prepared.pixels.permute(1, 2, 0).contiguous().numpy(), prepared.view
+    return np.ascontiguousarray(to_numpy(prepared.pixels).transpose(1, 2, 0)), prepared.view

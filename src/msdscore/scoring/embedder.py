@@ -1,25 +1,35 @@
 """The second part of a pipeline: decoded images and captions in, vectors out, with an error for each failed item."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from msdscore.core.embeddings import join, take
-from msdscore.encoders.backbone import UNIT
-from msdscore.encoders.base import Embeddings, Encoder, TextMemory, encode_by_length, encode_in_batches
-from msdscore.errors import CaptionError, ConfigError, RowError
+import numpy as np
+
+from msdscore.core.arrays import Array, Bool, Float, is_gpu, masked, namespace, to_numpy
+from msdscore.core.embeddings import join, length, take
+from msdscore.encoders.base import (
+    CHECKED_LATE,
+    UNIT,
+    Embeddings,
+    Encoder,
+    TextMemory,
+    encode_by_length,
+    encode_in_batches,
+)
+from msdscore.errors import CaptionError, ConfigError, ImageError, RowError, shortened
 from msdscore.io.hashing import text_key
 from msdscore.scoring.decoder import Decoded
 
 Item = TypeVar("Item")
 # The batch, the row of every item, and the errors of the items without a row.
 EncodedItems = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]
-# Images per batch by kind of device: enough to fill it; halved when its memory runs out.
-BATCH_SIZES = {"cpu": 32, "cuda": 256}
+# Images per batch on a CPU and on a GPU: enough to fill it; halved when its memory runs out.
+BATCH_SIZES = (32, 256)
 # Texts per batch: texts of similar length together, so that little is padded; for a GPU larger batches, since each one
 # costs time on the host.
-MOST_TEXTS = {"cpu": 128, "cuda": 256}
+MOST_TEXTS = (128, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +77,9 @@ class BatchSizes:
     def __init__(self, encoder: Encoder, images: int | None = None) -> None:
         if images is not None and (not isinstance(images, int) or images < 1):
             raise ConfigError(f"batch_size must be a whole number of at least 1, got {images!r}")
-        kind = encoder.device.type
         self._lock = Lock()
-        self.images = images or BATCH_SIZES.get(kind, BATCH_SIZES["cpu"])
-        self.texts = min(4 * self.images, MOST_TEXTS.get(kind, MOST_TEXTS["cpu"]))
+        self.images = images or BATCH_SIZES[is_gpu(encoder.device)]
+        self.texts = min(4 * self.images, MOST_TEXTS[is_gpu(encoder.device)])
 
     def limit_images(self, size: int) -> None:
         """Limit batches to this many images, and four times as many texts, from now on."""
@@ -102,8 +111,11 @@ class Embedder:
                 smaller=self.sizes.limit_images,
             )
 
-        batch, rows, errors = _encode_items(decoded, encode)
-        self._check(batch)
+        batch, rows, errors = self._checked(
+            _encode_items(decoded, encode),
+            lambda index: ImageError("the encoder returned no vectors for the image"),
+            wait=False,
+        )
         keys = tuple(
             item.key for item, row in zip(decoded, rows, strict=True) if row is not None and isinstance(item, Decoded)
         )
@@ -112,18 +124,16 @@ class Embedder:
     def texts(self, captions: Sequence[str]) -> Embedded:
         """Encode captions, each distinct one once; a caption without readable words gets an error."""
         # Errors are compared by identity: every caption that is not text remains a separate item.
-        checked = [
-            text if isinstance(text, str) else CaptionError(f"a caption must be text, got {type(text).__name__}")
-            for text in captions
-        ]
+        checked = [_checked_caption(text) for text in captions]
         index_of = {text: index for index, text in enumerate(dict.fromkeys(checked))}
         distinct, indices = list(index_of), [index_of[text] for text in checked]
         memory = self.memory
         encode = self.vectors if memory is None else lambda texts: memory.recall(texts, self.vectors)
-        batch, rows, errors = _encode_items(distinct, encode)
-        if batch is not None:
-            batch, rows, errors = _without_empty(distinct, batch, rows, errors)
-        self._check(batch)
+
+        def no_words(index: int) -> CaptionError:
+            return CaptionError(f"the caption {str(distinct[index])[:40]!r} has no words that the encoder can read")
+
+        batch, rows, errors = self._checked(_encode_items(distinct, encode), no_words, wait=True)
         captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
         return Embedded(
             batch,
@@ -133,12 +143,42 @@ class Embedder:
             captions,
         )
 
-    def _check(self, batch: Embeddings | None) -> None:
-        """Raise `ConfigError` for pooled vectors that are not of unit length, without waiting for a GPU."""
-        if batch is None or batch.pooled.device.type != "cpu":
-            return
-        lengths = batch.pooled.norm(dim=-1)
-        if bool((((lengths - 1).abs() > UNIT) & (lengths > 0)).any()):
+    def _checked(self, encoded: EncodedItems, no_points: Callable[[int], RowError], *, wait: bool) -> EncodedItems:
+        """Return the items with usable vectors, and an error for each of the others; `no_points` by its index.
+
+        An item is not usable if it has no points, or if its vectors are not finite. Points of length zero have no
+        direction, and are masked. If the check is deferred (`checked_late`), the pooled vectors of items that are not
+        usable are NaN; only with `wait`, items without points are found now.
+
+        Raises:
+            ConfigError: pooled vectors are not of unit length.
+        """
+        batch, rows, errors = encoded
+        if batch is None:
+            return encoded
+        filled: Any
+        if CHECKED_LATE.get():
+            marked = getattr(self.encoder, "marks_overflow", False)
+            batch, finite = batch if marked else _marked(batch), [True] * len(batch)
+            filled = batch.filled or finite
+            if wait and batch.filled is None:
+                filled = [bool(row.any()) for row in to_numpy(batch.mask)]
+        else:
+            self._check_lengths(batch.pooled)
+            batch = _masked(batch)
+            finite, filled = _is_finite(batch).tolist(), to_numpy(batch.mask).any(axis=1).tolist()
+        items = {index: row for index, row in enumerate(rows) if row is not None}
+        usable = {index: row for index, row in items.items() if finite[row] and filled[row]}
+        if len(usable) == len(items):
+            return batch, rows, errors
+        for index in items.keys() - usable.keys():
+            errors[index] = no_points(index) if not filled[items[index]] else not_finite(self.encoder)
+        row_of = {index: row for row, index in enumerate(usable)}
+        return take(batch, list(usable.values())) if usable else None, tuple(map(row_of.get, range(len(rows)))), errors
+
+    def _check_lengths(self, pooled: Float[Array, "batch dim"]) -> None:
+        lengths = to_numpy(length(pooled))
+        if ((np.abs(lengths - 1) > UNIT) & (lengths > 0) & np.isfinite(lengths)).any():
             raise ConfigError(
                 f"encoder {self.encoder.name!r} returned pooled vectors of length {lengths.min():.3g} to "
                 f"{lengths.max():.3g}, expected unit vectors; divide them by their length"
@@ -148,6 +188,17 @@ class Embedder:
         """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""
         sizes = self.sizes
         return encode_by_length(captions, self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts)
+
+
+def _checked_caption(text: Any) -> str | CaptionError:
+    if not isinstance(text, str):
+        return CaptionError(f"a caption must be text, got {type(text).__name__}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # so invalid UTF-8 arrives from a command line
+            return CaptionError(f"the caption {shortened(text)!r} is not valid Unicode")
+    return text
 
 
 def _encode_items(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]) -> EncodedItems:
@@ -170,17 +221,31 @@ def _encode_items(items: Sequence[Item | RowError], encode: Callable[[Sequence[I
     return join(batches) if batches else None, tuple(map(row_of.get, range(len(items)))), errors
 
 
-def _without_empty(
-    texts: Sequence[str | RowError], batch: Embeddings, rows: tuple[int | None, ...], errors: dict[int, RowError]
-) -> EncodedItems:
-    """Remove captions without tokens; each gets an error."""
-    has_tokens = batch.mask.any(dim=1).tolist() if batch.filled is None else batch.filled
-    encoded = {index: row for index, row in enumerate(rows) if row is not None}
-    filled = {index: row for index, row in encoded.items() if has_tokens[row]}
-    if len(filled) == len(encoded):
-        return batch, rows, errors
-    for index in encoded.keys() - filled.keys():
-        text = str(texts[index])[:40]
-        errors[index] = CaptionError(f"the caption {text!r} has no words that the encoder can read")
-    row_of = {index: row for row, index in enumerate(filled)}
-    return take(batch, list(filled.values())) if filled else None, tuple(map(row_of.get, range(len(rows)))), errors
+def not_finite(encoder: Encoder) -> RowError:
+    """The error of a pair whose vectors are not finite."""
+    return RowError(f"encoder {encoder.name!r} returned vectors that are not finite; it may overflow in its precision")
+
+
+def _masked(batch: Embeddings) -> Embeddings:
+    """Mask points of length zero."""
+    xp = namespace(batch.points)
+    mask = batch.mask & xp.any(batch.points != 0, axis=-1)  # NaN is not zero
+    return batch if bool(xp.all(mask == batch.mask)) else replace(batch, mask=mask, filled=None)
+
+
+def _is_finite(batch: Embeddings) -> Bool[Array, " batch"]:
+    xp = namespace(batch.points)
+    points = xp.all(xp.isfinite(batch.points), axis=-1) | ~batch.mask
+    return xp.all(points, axis=1) & xp.all(xp.isfinite(batch.pooled), axis=1)
+
+
+def _marked(batch: Embeddings) -> Embeddings:
+    """Mask points of length zero, and set the pooled vectors of unusable items to NaN, without waiting for a GPU.
+
+    Their points become zero, so that no computation on the batch meets numbers that are not finite.
+    """
+    xp = namespace(batch.points)
+    mask = batch.mask & xp.any(batch.points != 0, axis=-1)
+    usable = _is_finite(batch) & xp.any(mask, axis=1)
+    points = masked(batch.points, usable[:, None, None], 0.0)
+    return replace(batch, points=points, mask=mask, filled=None, pooled=masked(batch.pooled, usable[:, None], xp.nan))

@@ -5,28 +5,35 @@ Everything that scores goes through here: the scorer, runs over files, benchmark
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
 from copy import copy
 from dataclasses import asdict, dataclass, replace
+from math import isnan
 from typing import Any
 
-import torch
+import numpy as np
 
-from msdscore.core.device import in_flight, launching, sent
+from msdscore.core.arrays import Device, device_of, integers, is_gpu, launching
+from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import Mixture
-from msdscore.core.paper import total
-from msdscore.core.schedule import fit_all
-from msdscore.encoders.backbone import checked_late, overflow
-from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, TextMemory, TokenLayout, computes_in_half
+from msdscore.encoders.base import (
+    Embeddings,
+    Encoder,
+    TextMemory,
+    TokenLayout,
+    computes_in_half,
+    device_section,
+    overflow,
+)
 from msdscore.encoders.cached import CachedEncoder, CacheSettings, CacheUse
 from msdscore.errors import ConfigError, RowError
-from msdscore.forms.base import Form, Measurement, Sides
+from msdscore.forms.base import Form, Measurement
 from msdscore.forms.registry import check_form, form_of_bank, preset
 from msdscore.io.images import ImageLimits, ImageSource, Stamp
 from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
-from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder
+from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder, not_finite
+from msdscore.scoring.pairs import Pairs, measure_pairs
 from msdscore.scoring.results import Numbers, numbers
 from msdscore.version import __version__
 
@@ -47,7 +54,7 @@ class Pipeline:
     ['Numbers', 'CaptionError']
     """
 
-    config: Form
+    form: Form
     bank: NamedBank | None
     decoder: Decoder
     embedder: Embedder
@@ -56,7 +63,7 @@ class Pipeline:
     def __init__(
         self,
         encoder: Encoder,
-        config: Form | None = None,
+        form: Form | None = None,
         *,
         bank: NamedBank | None = None,
         limits: ImageLimits | None = None,
@@ -65,11 +72,11 @@ class Pipeline:
     ) -> None:
         if not hasattr(encoder, "encode_images"):
             raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
-        check_form(config)
-        form = config or recommended_config(encoder, bank)
+        check_form(form)
+        form = form or recommended_form(encoder, bank)
         keyed = form.image_fit.init == "sample"  # starts are drawn by the content of an image
         parts = {
-            "config": form,
+            "form": form,
             "bank": _bank(bank, encoder, form),
             "decoder": Decoder(encoder, limits or ImageLimits(), keyed, decoders),
             "embedder": Embedder(encoder, BatchSizes(encoder, batch_size)),
@@ -130,13 +137,13 @@ class Pipeline:
     @property
     def signature(self) -> str:
         """Everything that can change a score, as one line of `key:value` facts joined by bars."""
-        facts = {"enc": self.encoder.signature} | self.config.facts(None if self.bank is None else self.bank.name)
+        facts = {"enc": self.encoder.signature} | self.form.facts(None if self.bank is None else self.bank.name)
         settings = (f"{name}:{value}" for name, value in facts.items())
-        return "|".join([self.config.name.lower(), *settings, f"v:{__version__}"])
+        return "|".join([self.form.name.lower(), *settings, f"v:{__version__}"])
 
     def manifest(self) -> dict[str, Any]:
         """Return the facts of the signature as plain values, so that a run can report which of them changed."""
-        values = asdict(self.config)
+        values = asdict(self.form)
         settings = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         bank = None if self.bank is None else self.bank.name
         return {"encoder": self.encoder.signature, "settings": settings, "bank": bank}
@@ -160,45 +167,21 @@ class Pipeline:
         """Encode captions, each distinct one once; a caption without readable words gets an error."""
         return self.embedder.texts(captions)
 
-    def placed_bank(self, device: torch.device) -> Bank | None:
+    def placed_bank(self, device: Device) -> Bank | None:
         """Return the bank on a device."""
         return None if self.bank is None else self.bank.on(device)
 
     def fit_images(self, images: Embedded) -> Mixture:
         """Fit the mixtures of embedded images, one per row."""
-        batch = self._as_computed(images.vectors)
-        keys = torch.tensor(images.keys, dtype=torch.int64, device=batch.points.device)
-        return fit_all(replace(batch, keys=keys), self.config.image_fit)
+        return fit_all(self._side(images), self.form.image_fit)
 
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement[Any]:
         """Compute similarity and terms of pairs; `image_of` and `text_of` are the indices of their items."""
-        image_side, text_side = self._as_computed(images.vectors), self._as_computed(texts.vectors)
-        device, captions = image_side.points.device, texts.captions
-        rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
-        image_rows, text_rows, image_keys, text_keys = (
-            sent(torch.tensor(values, dtype=torch.int64), device) for values in (*rows, images.keys, texts.keys)
-        )
-        sides = Sides(
-            replace(image_side, keys=image_keys),
-            replace(text_side, keys=text_keys),
-            rows,
-            image_rows,
-            text_rows,
-            captions,
-        )
-        terms, layouts = self.config.measure(sides, self.placed_bank(device)), sides.layouts
-        return Measurement(
-            total(image_side.pooled[image_rows] * text_side.pooled[text_rows]),
-            text_side.mask.sum(dim=1)[text_rows],
-            image_rows,
-            text_rows,
-            tuple(layout for layout in image_side.layout if isinstance(layout, PatchLayout)),
-            tuple(layouts[row] for row in rows[1]),
-            tuple(captions[row] for row in rows[1]) if captions else (),
-            terms,
-        )
+        pairs = Pairs([images.row(item) for item in image_of], [texts.row(item) for item in text_of], texts.captions)
+        image_side, text_side = self._side(images), self._side(texts)
+        return measure_pairs(image_side, text_side, pairs, self.form, self.placed_bank(device_of(image_side.mask)))
 
     def score(
         self,
@@ -214,27 +197,25 @@ class Pipeline:
         With `worst`, the numbers name up to that many of the least supported words. `references[i]` are the references
         of caption i, or None; a caption without an image has only the numbers of its references.
         """
-        device = self.encoder.device
         # On a GPU the host waits for the device once, for the numbers, and does all other work before that.
-        late = device.type == "cuda" and not isinstance(self.encoder, CachedEncoder)
-        with in_flight(device) if late else nullcontext():
-            with launching(device) if late else nullcontext():
-                with checked_late() if late else nullcontext():
-                    texts, images = self.embed_texts(captions), self.embed_images(decoded)
-                results: list[Numbers | RowError | None] = [
-                    images.errors.get(image, texts.errors.get(item)) for item, image in enumerate(owner)
-                ]
-                valid = [item for item, error in enumerate(results) if error is None and owner[item] >= 0]
-                fetch = (
-                    self.measure(images, texts, [owner[item] for item in valid], valid).fetching() if valid else None
-                )
+        with device_section(self.encoder):
+            texts, images = self.embed_texts(captions), self.embed_images(decoded)
+            results: list[Numbers | RowError | None] = [
+                images.errors.get(image, texts.errors.get(item)) for item, image in enumerate(owner)
+            ]
+            valid = [item for item, error in enumerate(results) if error is None and owner[item] >= 0]
+            fetch = None
+            if valid:
+                with launching(self.encoder.device):
+                    fetch = self.measure(images, texts, [owner[item] for item in valid], valid).fetching()
             measured = None if fetch is None else fetch()
         if measured is not None:
-            if late and bool(measured.similarity.isnan().any()):
+            marks = getattr(self.encoder, "marks_overflow", False) and is_gpu(self.encoder.device)
+            if marks and np.isnan(measured.similarity).any():
                 raise overflow(self.encoder)
-            rows = numbers(measured, self.config, worst=worst)
+            rows = numbers(measured, self.form, worst=worst)
             for item, row in zip(valid, rows, strict=True):
-                results[item] = row
+                results[item] = not_finite(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
         if references or -1 in owner:
             self._add_references(results, texts, captions, references)
         return [row for row in results if row is not None]
@@ -263,15 +244,19 @@ class Pipeline:
                 index = texts.row(item)
                 layout = texts.vectors.layout[index]
                 windows, warnings = (layout.windows, layout.warnings) if isinstance(layout, TokenLayout) else (1, ())
-                length = int(texts.vectors.mask[index].sum())
+                length = int(texts.vectors.lengths[index])
                 results[item] = comparisons.get(item, ReferenceComparison()).alone(length, windows, warnings)
 
-    def _as_computed(self, batch: Embeddings) -> Embeddings:
-        """Return points that were computed in half precision as float16: same precision, faster comparisons."""
+    def _side(self, embedded: Embedded) -> Embeddings:
+        """Return vectors with the keys of their items; points that were computed in half precision are float16.
+
+        They have no more precision than that, and comparisons are faster.
+        """
+        batch = replace(embedded.vectors, keys=integers(embedded.keys, like=embedded.vectors.mask))
         return replace(batch, points=batch.points.half()) if computes_in_half(self.encoder) else batch
 
 
-def recommended_config(encoder: Encoder, bank: NamedBank | None = None) -> Form:
+def recommended_form(encoder: Encoder, bank: NamedBank | None = None) -> Form:
     """Return the settings that an encoder recommends, else the paper's for short captions.
 
     A `bank` that was built for a form, such as one from captioned images, recommends that form.

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+import numpy as np
 
+from msdscore.core.arrays import Array, Bool, Float, namespace
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import RowError
 from msdscore.forms.references import (
@@ -28,6 +28,7 @@ from msdscore.text.words import Word
 _MOST = 4  # backgrounds that are cached
 _TEXTS = 64  # sentences per batch
 _backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and device of their encoder
+_backgrounds_lock = Lock()  # never locked while an encoder runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class ReferenceComparison:
     references: tuple[str, ...] = ()
     values: Mapping[str, float] | None = None
     warnings: tuple[str, ...] = ()
-    meant: Bool[Tensor, "references tokens"] | None = None
+    meant: Bool[np.ndarray, "references tokens"] | None = None
 
     def added_to(self, numbers: Numbers) -> Numbers:
         """Return the numbers of the caption with those of its references, and their sum with MSD."""
@@ -68,7 +69,7 @@ class ReferenceComparison:
                 or (meant is not None and bool(word.tokens) and bool(meant[number, list(word.tokens)].all()))
                 for number, stems in enumerate(said)
             )
-            if said and word.content and not word.denied
+            if said and word.content and not word.negated
             else None
             for word in words
         ]
@@ -108,26 +109,30 @@ def compare_texts(
     return comparisons
 
 
-def _sentences(encoder: Encoder, texts: Embedded) -> Float[Tensor, "texts dim"]:
+def _sentences(encoder: Encoder, texts: Embedded) -> Float[Array, "texts dim"]:
     """Return sentence vectors of embedded texts: the encoder's, else its pooled vectors."""
     encode: Any = getattr(encoder, "encode_sentences", lambda texts: None)
     # As for all texts of an encoder: without invisible characters, and texts of similar length together.
     plain = [text if (cleaned := clean(text)) is None else cleaned.text for text in texts.captions]
-    distinct, vectors = sorted(set(plain), key=len), dict[str, Tensor]()
+    distinct, vectors = sorted(set(plain), key=len), dict[str, Array]()
     for start in range(0, len(distinct), _TEXTS):
         batch = distinct[start : start + _TEXTS]
         rows = encode(batch)
         if rows is None:
             return texts.vectors.pooled
         vectors |= dict(zip(batch, rows, strict=True))
-    return torch.stack([vectors[text] for text in plain])
+    return namespace(texts.vectors.pooled).stack([vectors[text] for text in plain])
 
 
 def _background(embedder: Embedder) -> Background:
-    """Return the background captions of an encoder, encoded once."""
+    """Return the background captions of an encoder, encoded once; threads that meet here first each encode them."""
     key = embedder.encoder.signature, str(embedder.encoder.device)
-    if key not in _backgrounds:
-        if len(_backgrounds) >= _MOST:
-            _backgrounds.pop(next(iter(_backgrounds)), None)
-        _backgrounds[key] = Background.of(embedder.vectors(background_captions()))
-    return _backgrounds[key]
+    with _backgrounds_lock:
+        background = _backgrounds.get(key)
+    if background is None:
+        background = Background.of(embedder.vectors(background_captions()))
+        with _backgrounds_lock:
+            background = _backgrounds.setdefault(key, background)
+            while len(_backgrounds) > _MOST:
+                del _backgrounds[next(iter(_backgrounds))]
+    return background

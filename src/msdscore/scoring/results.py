@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from msdscore.core import paper
-from msdscore.core.evidence import reading
+from msdscore.core import divergence
+from msdscore.core.evidence import verdict
 from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
 from msdscore.forms.base import Floats, Form, Measurement
-from msdscore.forms.registry import COLUMNS, FORM_COLUMNS, columns_of, heading, score_name
-from msdscore.text.warnings import FORM_WARNINGS, NOT_ENGLISH
+from msdscore.forms.columns import COLUMNS, SHOWN, added
+from msdscore.forms.columns import numbers as number_names
+from msdscore.forms.registry import heading, score_name
+from msdscore.text.warnings import NOT_ENGLISH, withheld
 
 if TYPE_CHECKING:
     import pandas
@@ -24,36 +25,24 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 
-COUNTS = ("length", "windows")
-SHARED = ("similarity", "msd", *COUNTS, "match")  # numbers of every form; match only if the bank is calibrated for it
-# Numbers that not every score has.
-OPTIONAL = (*(column.name for column in FORM_COLUMNS), *references.NAMES, "match")
-# The numbers of a caption that depend only on its image, of all forms.
-NUMBERS = (*SHARED[:-1], *OPTIONAL)
-# The columns that scoring may add to a row, whatever the form.
-ALL_COLUMNS = columns_of(OPTIONAL[:-1])
-_BEFORE, _AFTER = ("ref_msd", "soft_msd", "msd", "similarity"), ("match", "reading")
-_SHOWN_REFERENCES = ("reference_similarity", "reference_support", "reference_coverage")
-# Columns that training and evaluation log, in this order, if the score has them.
-LOGGED = ("msd", "match", "similarity", "denial", "precision", "information", "doubt", "coverage", "support")
+NAN = math.nan
+UNREADABLE = frozenset(("match", "invented"))  # numbers that a caption in another language does not have
 # Why a scored caption lacks a number.
 WHY_MISSING = {"match": "no match: this bank and these settings have none", "ref_msd": references.NO_REFERENCES}
-# The columns that a table of scores shows, in order.
-SHOWN = (*_BEFORE, *(column.name for column in FORM_COLUMNS if column.format), *_SHOWN_REFERENCES, *_AFTER)
 
 
-def _number(record: Any, mapping: str, name: str, subject: str) -> Any:
-    """Return an attribute from a mapping of a record; `subject` begins the message if there is none."""
-    # Attributes that pickle and copy look for on a bare object must not read the mapping.
-    numbers = {} if name.startswith("_") or name == mapping else getattr(record, mapping)
-    if name in numbers:
-        return numbers[name]
-    raise AttributeError(f"{subject} no {name!r}, only {', '.join(numbers)}")
+def why_missing(name: str, warnings: Sequence[str]) -> str | None:
+    """Return why a scored caption lacks a number.
+
+    >>> why_missing("match", [NOT_ENGLISH])
+    'not English, which this encoder reads'
+    """
+    return "not English, which this encoder reads" if NOT_ENGLISH in warnings else WHY_MISSING.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of one scored caption that depend only on its image; each is also an attribute.
+    """The numbers of one scored caption that depend only on its image.
 
     `values` has similarity, msd, length, windows, the columns of the form, and match if it is known. `warnings` are
     remarks on the caption and the image, `worst` its least supported words if they were requested.
@@ -66,8 +55,21 @@ class Numbers:
     warnings: tuple[str, ...] = ()
     worst: tuple[str, ...] = ()
 
-    def __getattr__(self, name: str) -> Any:
-        return _number(self, "values", name, "these numbers have")
+    @property
+    def msd(self) -> float:
+        """MSD; NaN for a caption without an image."""
+        return float(self.values.get("msd", NAN))
+
+    @property
+    def similarity(self) -> float:
+        """Cosine of the pooled vectors; NaN for a caption without an image."""
+        return float(self.values.get("similarity", NAN))
+
+    @property
+    def match(self) -> float:
+        """The probability that the caption belongs to the image; NaN if it is not known."""
+        value = self.values.get("match")
+        return NAN if value is None else float(value)
 
 
 def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[Numbers, ...]:
@@ -81,8 +83,11 @@ def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[
     for pair, (row, image, tokens) in enumerate(zip(rows, measured.image_of.tolist(), measured.tokens, strict=True)):
         cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
         warnings = (*tokens.warnings, *cut, *form.warnings(measured, pair), *measured.patches[image].warnings)
-        readable = NOT_ENGLISH not in tokens.warnings
-        scored.append(Numbers(dict(zip(names, row, strict=True)), warnings, words[pair] if readable else ()))
+        values = dict(zip(names, row, strict=True))
+        if NOT_ENGLISH in tokens.warnings:
+            scored.append(Numbers(values | dict.fromkeys(values.keys() & UNREADABLE), warnings))
+        else:
+            scored.append(Numbers(values, warnings, words[pair]))
     return tuple(scored)
 
 
@@ -92,15 +97,15 @@ def soften(
     """Return the uncertainty and Soft-MSD of every caption; equal group numbers are one candidate set."""
     if not len(similarity):
         return [], []
-    g, score = (torch.tensor(values, dtype=torch.float64) for values in (similarity, msd))
-    sets = torch.tensor(group, dtype=torch.int64)
-    uncertainty, soft = paper.soften(g, score, sets, temperature=form.temperature)
+    g, score = (np.array(values, dtype=np.float64) for values in (similarity, msd))
+    sets = np.array(group, dtype=np.int64)
+    uncertainty, soft = divergence.soften(g, score, sets, temperature=form.temperature)
     return uncertainty.tolist(), soft.tolist()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Score:
-    """The score of one caption; its numbers are in `values` and available as attributes.
+    """The score of one caption. A number that the score does not have is NaN, and null in files and JSON.
 
     Higher is better:
 
@@ -110,111 +115,124 @@ class Score:
       support.
     - `information`: how much does it say about this image? In standard deviations over background images.
     - `match`: the probability that the caption belongs to this image rather than to another one of its kind, and
-      `reading`: the same in a word, good from 0.7 on, doubtful from 0.3 on, else poor. Both are None if the encoder's
-      bank is not calibrated for it, and with the paper's presets.
+      `verdict`: the same in a word. The encoder's bank must be calibrated for it; the paper's presets have none.
 
-    Lower is better: `doubt`, how much of the caption is probably invented, in log-odds summed over its words, and
-    `denial`, how much of the similarity comes from words that the caption denies ("no dog").
+    Lower is better: `invented`, the expected share of the caption's judged words that the image does not support;
+    `penalty`, what doubtful words subtract from the score before the weight; and `negation`, how
+    much of the similarity comes from words that the caption negates ("no dog").
 
     The paper's presets have none of these four, but two divergences in nats, lower is better: `coverage`, what the
     image shows and the caption omits, and `support`, what the caption says and the image does not show; `divergence` is
-    the two, weighted by `beta`. A number that the form does not have raises `AttributeError`.
+    the two, weighted by `beta`.
 
     Neither: `uncertainty` is that of the candidate set (1: the similarities do not separate the captions), `length`
     the number of tokens that were read, `windows` the number of parts in which a long caption was read.
 
-    `warnings` are remarks on the score, such as words that the encoder cannot read. If the caption is not `readable`,
-    the numbers mean nothing. If there is an `error`, there was nothing to score, and the numbers are NaN.
+    `columns` names the numbers that scores with these settings have. `warnings` are remarks on the score, such as words
+    that the encoder cannot read. If the caption is not `readable`, the numbers mean nothing. If there is an `error`,
+    there was nothing to score.
     """
 
     caption: str
-    values: Mapping[str, Any]
-    candidates: int
     signature: str
+    columns: tuple[str, ...] = ()
+    candidates: int = 1
     warnings: list[str] = field(default_factory=list)
     error: str | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return _number(self, "values", name, "this score has")
-
-    def __dir__(self) -> list[str]:
-        return [*object.__dir__(self), *self.values]
+    similarity: float = NAN
+    coverage: float = NAN
+    support: float = NAN
+    beta: float = NAN
+    divergence: float = NAN
+    negation: float = NAN
+    precision: float = NAN
+    information: float = NAN
+    penalty: float = NAN
+    invented: float = NAN
+    familiarity: float = NAN
+    reference_count: float = NAN
+    reference_similarity: float = NAN
+    reference_support: float = NAN
+    reference_coverage: float = NAN
+    reference_score: float = NAN
+    ref_msd: float = NAN
+    uncertainty: float = NAN
+    length: int = 0
+    windows: int = 0
+    msd: float = NAN
+    soft_msd: float = NAN
+    match: float = NAN
 
     def __repr__(self) -> str:
-        numbers = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
+        numbers = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.columns)
         return f"Score(caption={self.caption!r}, {numbers}, candidates={self.candidates}, error={self.error!r})"
+
+    def __eq__(self, other: object) -> bool:
+        # Two missing numbers are equal, unlike NaN.
+        return self.to_dict() == other.to_dict() if isinstance(other, Score) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # warnings can be changed
 
     def __str__(self) -> str:
         if self.error is not None:
             return f"not scored: {self.error}"
-        among = "alone" if self.candidates == 1 else f"among {self.candidates}"
-        others = [name for name in shown([self]) if name not in ("ref_msd", "msd", "soft_msd", "reading")]
+        others = [name for name in shown([self]) if name not in ("ref_msd", "msd", "soft_msd", "verdict")]
         title = score_name(self.signature)
-        line = f"{title} {self.msd:+.4f}  Soft-{title} {self.soft_msd:+.4f} ({among})"
-        if (count := self.values.get("reference_count")) and not math.isnan(self.values["reference_score"]):
+        soft = f"  Soft-{title} {self.soft_msd:+.4f} (among {self.candidates})" if self.candidates > 1 else ""
+        line = f"{title} {self.msd:+.4f}{soft}"
+        if self.reference_count > 0 and not math.isnan(self.reference_score):
             has_image = not math.isnan(self.msd)
             line = (
                 f"Ref-{title} {self.ref_msd:+.4f}  {line}"
                 if has_image
                 else f"reference score {self.reference_score:+.4f}"
             )
-            line += f"  references {count:.0f}"
+            line += f"  references {self.reference_count:.0f}"
         line += "".join(f"  {COLUMNS[name].heading} {cell(self, name)}" for name in others)
-        line += "" if self.match is None else f" ({self.reading})"
+        line += f" ({self.verdict})" if self.verdict else f", but: {', '.join(self.withheld)}" if self.has_match else ""
         return "\n".join([line, *(f"warning: {warning}" for warning in self.warnings)])
 
     @property
-    def msd(self) -> float:
-        """MSD; higher is better."""
-        return float(self.values["msd"])
+    def has_match(self) -> bool:
+        """Whether the match is known."""
+        return not math.isnan(self.match)
 
     @property
-    def soft_msd(self) -> float:
-        """Soft-MSD within the candidate set; higher is better."""
-        return float(self.values["soft_msd"])
+    def verdict(self) -> str | None:
+        """The match as a word: good, doubtful or poor; None if a warning withholds it."""
+        return verdict(known(self.match), withheld=bool(self.withheld))
 
     @property
-    def similarity(self) -> float:
-        """Cosine of the pooled vectors; higher is better."""
-        return float(self.values["similarity"])
+    def withheld(self) -> tuple[str, ...]:
+        """Warnings that withhold the verdict: the text is no caption, or the image unlike those of the encoder."""
+        return withheld(self.warnings)
 
     @property
-    def uncertainty(self) -> float:
-        """Uncertainty of the candidate set."""
-        return float(self.values["uncertainty"])
-
-    @property
-    def match(self) -> float | None:
-        """The probability that the caption belongs to the image; None if it is not known."""
-        return self.values["match"]
-
-    @property
-    def reading(self) -> str | None:
-        """The match as a word: good, doubtful or poor; never good for a list, shuffled words or repetitions."""
-        return reading(self.match, is_caption=FORM_WARNINGS.isdisjoint(self.warnings))
+    def headline(self) -> str:
+        """The match as a percentage with its verdict, or with what withholds it; empty without a match."""
+        if not self.has_match:
+            return ""
+        return f"{100 * self.match:.0f} %" + (
+            f": {self.verdict} match" if self.verdict else f", but: {', '.join(self.withheld)}"
+        )
 
     @property
     def readable(self) -> bool:
         """Whether the caption is in a language that the encoder was trained on."""
         return NOT_ENGLISH not in self.warnings
 
-    def _repr_html_(self) -> str:
-        return html_table([self], self.signature)
-
     def row(self) -> dict[str, Any]:
         """Return the added columns of a scored row; None for a missing number."""
-        texts = {"warnings": list(self.warnings), "reading": self.reading, "error": self.error}
-        values = {**self.values, **texts}
-        return {name: known(values[name]) for name in columns_of(form_columns(self.values))}
+        texts = ("verdict", "warnings", "error")
+        chosen = [name for name in COLUMNS if name in self.columns or name in texts]
+        return {name: known(getattr(self, name)) for name in chosen} | {"warnings": list(self.warnings)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return caption, numbers, candidates and signature as plain values for JSON; None for a missing number."""
         return {"caption": self.caption, **self.row(), "candidates": self.candidates, "signature": self.signature}
 
-
-def form_columns(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of the numbers of the form."""
-    return [name for name in values if name not in SHARED and name not in ("uncertainty", "soft_msd")]
+    def _repr_html_(self) -> str:
+        return html_table([self], self.signature)
 
 
 def known(value: Any) -> Any:
@@ -223,8 +241,17 @@ def known(value: Any) -> Any:
 
 
 def shown(scores: Sequence[Score]) -> list[str]:
-    """Return the columns of a table of these scores, without those that no score has."""
-    return [name for name in SHOWN if any(known(getattr(score, name, None)) is not None for score in scores)]
+    """Return the columns of a table of these scores, without those that no score has.
+
+    Soft-MSD of single captions, which equals MSD, and a negation of zero, as most captions have, are not shown.
+    """
+    hidden = set() if any(score.candidates > 1 for score in scores) else {"soft_msd"}
+    hidden |= set() if any(score.negation > 0 for score in scores) else {"negation"}
+    return [
+        name
+        for name in SHOWN
+        if name not in hidden and any(known(getattr(score, name, None)) is not None for score in scores)
+    ]
 
 
 def cell(score: Score, name: str) -> str:
@@ -267,6 +294,7 @@ class Scores:
     warnings: tuple[tuple[str, ...], ...]
     errors: tuple[str | None, ...]
     signature: str
+    images: tuple[Any, ...] = ()  # of `Scorer.rank_images`, one per row
 
     @classmethod
     def of(
@@ -280,8 +308,8 @@ class Scores:
         """Build scores from numbers or errors; captions with equal numbers in `sets` are one candidate set."""
         valid = [index for index, row in enumerate(scored) if isinstance(row, Numbers)]
         rows = [row.values for row in scored if isinstance(row, Numbers)]
-        added = references.NAMES if any(references.NAMES[0] in row for row in rows) else ()
-        names = ("similarity", *form.columns, *added, "msd", *COUNTS, "match")
+        has_references = any(references.NAMES[0] in row for row in rows)
+        names = number_names(added(form.group, references=has_references))
         values: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names}
         # A caption that was compared with references only has no score with an image.
         similarity, msd = (
@@ -291,7 +319,8 @@ class Scores:
         columns = {}
         for name, known_values in values.items():
             # Captions without a number have 0 as counts, else NaN.
-            column = np.zeros(len(scored), dtype=np.int64) if name in COUNTS else np.full(len(scored), np.nan)
+            is_count = COLUMNS[name].kind == "count"
+            column = np.zeros(len(scored), dtype=np.int64) if is_count else np.full(len(scored), np.nan)
             column[valid] = [np.nan if value is None else value for value in known_values]
             columns[name] = column
         distinct_sets, inverse = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True)
@@ -299,12 +328,16 @@ class Scores:
         errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
         warnings = tuple(row.warnings if isinstance(row, Numbers) else () for row in scored)
         texts = tuple(text if isinstance(text, str) else "" for text in captions)
-        if added:
+        if has_references:
             signature = references.signed(signature, columns["reference_count"])
         return cls(texts, columns, counts[inverse], warnings, errors, signature)
 
-    def __getattr__(self, name: str) -> Any:
-        return _number(self, "columns", name, "these scores have")
+    def __getattr__(self, name: str) -> npt.NDArray[Any]:
+        # Attributes that pickle and copy look for on a bare object must not read the mapping.
+        columns = {} if name.startswith("_") or name == "columns" else self.columns
+        if name in columns:
+            return columns[name]
+        raise AttributeError(f"these scores have no {name!r}, only {', '.join(columns)}")
 
     @property
     def msd(self) -> Floats:
@@ -344,15 +377,16 @@ class Scores:
         if isinstance(index, slice):
             columns = {name: values[index] for name, values in self.columns.items()}
             texts = self.captions[index], self.warnings[index], self.errors[index]
-            return Scores(texts[0], columns, self.candidates[index], *texts[1:], self.signature)
-        values = {name: values[index].item() for name, values in self.columns.items()}
+            return Scores(texts[0], columns, self.candidates[index], *texts[1:], self.signature, self.images[index])
+        values: dict[str, Any] = {name: column[index].item() for name, column in self.columns.items()}
         return Score(
             self.captions[index],
-            values | {"match": known(values["match"])},
-            int(self.candidates[index]),
             self.signature,
+            tuple(self.columns),
+            int(self.candidates[index]),
             list(self.warnings[index]),
             self.errors[index],
+            **values,
         )
 
     def __iter__(self) -> Iterator[Score]:
@@ -375,13 +409,17 @@ class Scores:
             self.warnings + other.warnings,
             self.errors + other.errors,
             signature,
+            self.images + other.images if self.images and other.images else (),
         )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scores):
             return NotImplemented
-        plain = (self.captions, self.errors, self.signature) == (other.captions, other.errors, other.signature)
-        return plain and all(
+        first, second = (
+            (side.captions, side.candidates.tolist(), side.warnings, side.errors, side.signature, set(side.columns))
+            for side in (self, other)
+        )
+        return first == second and all(
             np.array_equal(values, other.columns[name], equal_nan=True) for name, values in self.columns.items()
         )
 
@@ -398,13 +436,17 @@ class Scores:
         return tuple(np.argsort(-self.columns[column], kind="stable").tolist())
 
     @property
-    def best(self) -> str:
-        """The caption that is first in the ranking; raises `InputError` if none could be scored."""
+    def best(self) -> Any:
+        """The caption that is first in the ranking, or the image under `Scorer.rank_images`.
+
+        Raises:
+            InputError: If none could be scored.
+        """
         first = self.ranking[0] if len(self) else None
         if first is None or self.errors[first] is not None:
             why = f"; the first: {self.errors[0]}" if self.errors else ""
             raise InputError(f"none of {len(self)} captions could be scored, so none is the best{why}")
-        return self.captions[first]
+        return self.images[first] if self.images else self.captions[first]
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per caption, with the caption and the added columns."""
@@ -418,9 +460,9 @@ class Scores:
         """An Arrow table whose schema carries the signature."""
         pyarrow = require("pyarrow", extra="all")
         failed = np.array([error is not None for error in self.errors], dtype=bool)
-        names = columns_of(form_columns(self.columns))
+        names = [name for name in COLUMNS if name in self.columns or COLUMNS[name].kind in ("text", "list")]
         columns = {name: pyarrow.array(self.columns[name], mask=failed) for name in names if name in self.columns}
-        columns |= {"reading": pyarrow.array([score.reading for score in self], pyarrow.string())}
+        columns |= {"verdict": pyarrow.array([score.verdict for score in self], pyarrow.string())}
         columns |= {"warnings": pyarrow.array(self.warnings, pyarrow.list_(pyarrow.string()))}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
         ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {name: columns[name] for name in names}

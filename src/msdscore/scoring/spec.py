@@ -1,29 +1,27 @@
 """Specs of scorers: plain values from which any process builds the same scorer."""
 
 import json
-import logging
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from msdscore.encoders.backbone import place
+from msdscore import threads
+from msdscore.core.arrays import gpu_count
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
-from msdscore.forms.registry import POOLED, check_form, preset
+from msdscore.forms.registry import check_form, preset
 from msdscore.io.hashing import file_key
 from msdscore.io.images import ImageLimits
 from msdscore.registry import names_object
 from msdscore.scoring.bank import NamedBank, load_bank
-from msdscore.scoring.pipeline import Pipeline, recommended_config
+from msdscore.scoring.pipeline import Pipeline, recommended_form
 from msdscore.version import __version__
 
 DEFAULT_ENCODER = "mini"
-log = logging.getLogger("msdscore.scoring")
 NamedValues = tuple[tuple[str, Any], ...]
 
 
@@ -31,14 +29,13 @@ NamedValues = tuple[tuple[str, Any], ...]
 class ScorerSpec:
     """Encoder and its options, settings, bank, limits and device: small, picklable, printable.
 
-    `config` is a form such as `Paper` or `Evidence`, the name of a preset, or None for the settings that the encoder
+    `form` is a form such as `Paper` or `Evidence`, the name of a preset, or None for the settings that the encoder
     recommends; `changes` are settings changed on top of it. `options` are those of the encoder's family. `bank` is the
-    path of a bank file. The presets `paper` and `paper-long` also set the encoder's option `pool=mean`, if it has it
-    and `options` do not name another. `cache` is the cache of embeddings on disk. Mappings are accepted for
-    `options` and `changes` and stored as sorted pairs.
+    path of a bank file, `cache` the cache of embeddings on disk. `threads` is the number of CPU threads of the process,
+    None for one per core that it may use. Mappings are accepted for `options` and `changes` and stored as sorted pairs.
 
-    >>> spec = ScorerSpec(encoder="toy", config="long", changes={"alpha": 0.2})
-    >>> spec.build().config.alpha
+    >>> spec = ScorerSpec(encoder="toy", form="long", changes={"alpha": 0.2})
+    >>> spec.build().form.alpha
     0.2
     """
 
@@ -48,7 +45,7 @@ class ScorerSpec:
     dtype: str = "auto"
     revision: str | None = None
     verify: bool = field(default=False, compare=False)  # read every byte of the weights; changes no score
-    config: Form | str | None = None
+    form: Form | str | None = None
     changes: NamedValues = ()
     bank: str | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
@@ -56,11 +53,12 @@ class ScorerSpec:
     cache: CacheSettings | None = None
     # Processes that decode images; 0: threads of the process that scores; None: one per core next to a GPU, else 0.
     decoders: int | None = None
+    threads: int | None = field(default=None, compare=False)  # changes no score
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
             raise ConfigError(f"expected an encoder or the name of one, got {type(self.encoder).__name__}")
-        check_form(self.config)
+        check_form(self.form)
         for name in ("options", "changes"):
             # Sorted pairs with tuples for lists, so that the spec can be compared and hashed.
             values = dict(getattr(self, name)).items()
@@ -69,12 +67,14 @@ class ScorerSpec:
 
     def build(self, bank: NamedBank | None = None) -> Pipeline:
         """Load the encoder and the bank, and build the pipeline; a `bank` passed here replaces that of the spec."""
+        threads.use(self.threads)
         encoder = self._load()
+        threads.use(self.threads)  # it may have imported torch
         loaded = bank if bank or self.bank is None else load_bank(Path(self.bank))
-        base = preset(self.config) if isinstance(self.config, str) else self.config
+        base = preset(self.form) if isinstance(self.form, str) else self.form
         return Pipeline(
             encoder if self.cache is None else CachedEncoder(encoder, disk=self.cache),
-            (base or recommended_config(encoder, loaded)).changed(**dict(self.changes)),
+            (base or recommended_form(encoder, loaded)).changed(**dict(self.changes)),
             bank=loaded,
             limits=self.limits,
             batch_size=self.batch_size,
@@ -82,22 +82,10 @@ class ScorerSpec:
         )
 
     def _load(self) -> Encoder:
-        load = partial(
-            load_encoder, self.encoder, device=self.device, dtype=self.dtype, revision=self.revision,
-            verify=self.verify, **dict(self.options),
+        return load_encoder(
+            self.encoder, device=self.device, dtype=self.dtype, revision=self.revision, verify=self.verify,
+            **dict(self.options),
         )  # fmt: skip
-        pool = POOLED.get(self.config) if isinstance(self.config, str) else None
-        if pool is None or "pool" in dict(self.options):
-            return load()
-        try:
-            return load(pool=pool)
-        except ConfigError as error:  # an encoder whose pooled vectors cannot be chosen
-            if "pool" not in str(error):
-                raise
-            log.warning(
-                "encoder %s has no option pool: preset %s uses its own pooled vectors", self.encoder, self.config
-            )
-            return load()
 
     def stamp(self) -> str | None:
         """Return a hash of the spec and its files, by size and time; None if the files are not known.
@@ -110,7 +98,7 @@ class ScorerSpec:
         files = [*sorted(folder.rglob("*")), *([] if self.bank is None else [Path(self.bank)])]
         sizes = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
         values = self.to_dict() | {"batch_size": None, "decoders": 0}
-        content = json.dumps([values, str(place(self.device, self.dtype)), sizes, __version__], default=str)
+        content = json.dumps([values, gpu_count() > 0, sizes, __version__], default=str)
         return blake2b(content.encode(), digest_size=16).hexdigest()
 
     def record(self) -> dict[str, Any] | None:
@@ -121,13 +109,12 @@ class ScorerSpec:
         if Path(self.encoder).exists() or names_object(self.encoder):
             return None
         values = self.to_dict() | {"bank": None if self.bank is None else file_key(Path(self.bank))}
-        for name in ("batch_size", "decoders"):
+        for name in ("batch_size", "decoders", "cache"):
             del values[name]
-        values["cache"] = "float16" if self.cache and self.cache.half else None  # it changes nothing unless it rounds
         return dict(json.loads(json.dumps(values, default=str)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON and for the run metadata."""
         values = asdict(self) | {"options": dict(self.options), "changes": dict(self.changes)}
-        del values["verify"]
+        del values["verify"], values["threads"]
         return values

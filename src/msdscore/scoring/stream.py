@@ -1,16 +1,18 @@
 """Scoring of many pairs in constant memory: images are decoded while the previous ones are scored."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
+from threading import Event, current_thread
 from typing import Any, TypeAlias, TypeVar
 
-import torch
-
+from msdscore import threads
+from msdscore.core.arrays import is_gpu
 from msdscore.encoders.vision.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RowError
 from msdscore.io.images import ImageSource, Stamp
@@ -18,11 +20,12 @@ from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
 
-DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core of this process
+DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core
 # Batches that are scored concurrently on a GPU, and minimum and maximum of the decoded batches that wait for it, which
 # depend on the memory for decoded images.
 GPU_BATCHES = 3
 GPU_AHEAD = (3, 6)
+_GPU_THREAD = "msdscore-gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +74,20 @@ def stream_batches(
     one has None.
     """
     # A GPU works on one batch while the host finishes another; on a CPU both would share the same cores.
-    on_gpu = pipeline.encoder.device.type == "cuda"
+    on_gpu = is_gpu(pipeline.encoder.device)
     ahead = GPU_BATCHES + waiting_batches(pipeline) if on_gpu else 1
     remembering = pipeline.remembering_texts() if on_gpu else pipeline.remembering()
     with (
-        ThreadPoolExecutor(min(max(torch.get_num_threads(), DECODERS[0]), DECODERS[1])) as pool,
+        ThreadPoolExecutor(min(max(threads.available(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
-        ThreadPoolExecutor(GPU_BATCHES) as scorers,
         pipeline.decoder.start_processes(pool, stamp=stamp) or nullcontext() as processes,
     ):
         waiting: deque[Callable[[], Result[AnyBatch]]] = deque()
+        stopped, scorers = Event(), gpu_threads() if on_gpu else None
 
-        def score(batch: AnyBatch, decoded: Future[list[Decoded | RowError]]) -> Result[AnyBatch]:
-            images = decoded.result()
+        def score(batch: AnyBatch, images: Sequence[Decoded | RowError]) -> Result[AnyBatch]:
+            if stopped.is_set():
+                raise CancelledError
             results = (
                 remembering.score(images, batch.captions, batch.owner, worst=worst, references=batch.references)
                 if batch.captions
@@ -98,19 +102,46 @@ def stream_batches(
             decoded = [item if isinstance(item, RowError) else Decoded(item[0], stamp=item[1]) for item in items]
             return pipeline.decoder.decode_on_device(sources, decoded)
 
+        def decode_and_score(batch: AnyBatch) -> Result[AnyBatch]:
+            images = decode(batch.images)
+            return score(batch, images) if scorers is None else scorers.submit(score, batch, images).result()
+
+        def score_here(batch: AnyBatch, decoded: Future[list[Decoded | RowError]]) -> Result[AnyBatch]:
+            return score(batch, decoded.result())
+
         try:
             for batch in batches:
-                decoded = reader.submit(decode, batch.images)
-                work = partial(score, batch, decoded)
-                waiting.append(scorers.submit(work).result if on_gpu else work)
+                waiting.append(
+                    reader.submit(decode_and_score, batch).result
+                    if on_gpu
+                    else partial(score_here, batch, reader.submit(decode, batch.images))
+                )
                 if len(waiting) > ahead:
                     yield waiting.popleft()()
             while waiting:
                 yield waiting.popleft()()
         finally:
             # A caller that stops iterating does not wait for images that are still to be read.
-            for executor in (scorers, reader, pool):
+            stopped.set()
+            for executor in (reader, pool):
                 executor.shutdown(wait=False, cancel_futures=True)
+
+
+def gpu_threads() -> ThreadPoolExecutor | None:
+    """Return the threads of this process that score on GPUs; None in one of them, which must not wait for the others.
+
+    They outlive a stream, since libraries prepare their work once per thread: cuDNN plans convolutions for seconds.
+    """
+    return None if current_thread().name.startswith(_GPU_THREAD) else _scorers()
+
+
+@cache
+def _scorers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(GPU_BATCHES, _GPU_THREAD)
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has no threads
+    os.register_at_fork(after_in_child=_scorers.cache_clear)
 
 
 def waiting_batches(pipeline: Pipeline) -> int:

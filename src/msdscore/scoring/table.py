@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from msdscore.errors import ConfigError
+from msdscore.io.arrow import pa
 from msdscore.io.hashing import source_key
 from msdscore.io.images import ImageSource, from_cell
 from msdscore.io.inputs.columns import ColumnNames, first_of, read_references, single_name

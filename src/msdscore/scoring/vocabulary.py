@@ -10,18 +10,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
+from msdscore.core.arrays import Array, to_numpy
+from msdscore.core.embeddings import unit
 from msdscore.core.evidence import Vocabulary
 from msdscore.core.mixture import Mixture, log_densities
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text.words import COLOURS, NUMBERS, Word
+from msdscore.text.judged import PERSONS
+from msdscore.text.words import COLOURS, NUMBERS, Word, stem
 
+Vectors = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
 SAME = 0.75  # correlation over background images from which two words count as synonyms
 MISSING = 10  # words named at most as missing from a caption
-LIKELY = 0.85  # least probability of a missing word: two of three are confirmed by other captions (docs/evidence.md)
+LIKELY = (
+    0.85  # least probability of a missing word: two of three are confirmed by other captions (docs/lab/evidence.md)
+)
 LIKELIER = 0.5  # least probability of a suggestion: seven of ten are confirmed
 NEAREST = 8  # words in the most similar contexts, among which a suggestion is looked for
 SURE = 0.3  # least reliability of a missing word
@@ -50,20 +57,20 @@ class Suggestion:
     instead: tuple[NamedWord, ...]
 
 
-def expected_densities(pipeline: Pipeline, points: Tensor) -> Tensor:
+def expected_densities(pipeline: Pipeline, points: Vectors) -> Vectors:
     """Return the mean log density of every word over the images of the bank."""
     assert pipeline.bank is not None, "the evidence form has a bank"
-    return log_densities(pipeline.bank.bank.images.to(points.device), points.unsqueeze(0))[0].mean(dim=0)
+    return log_densities(pipeline.bank.bank.images, points[np.newaxis])[0].mean(axis=0)
 
 
-def image_evidence(pipeline: Pipeline, images: Embedded, points: Tensor, expected: Tensor) -> Tensor:
+def image_evidence(pipeline: Pipeline, images: Embedded, points: Vectors, expected: Vectors) -> Floats:
     """Return the evidence of every word under every image, images by words, from `expected_densities`."""
-    measured = pipeline.fit_images(images)
+    measured = pipeline.fit_images(images).on("cpu")
     rows = [
-        log_densities(measured.take(slice(start, start + _IMAGES)).to(points.device), points.unsqueeze(0))[0] - expected
+        log_densities(measured.part(start, start + _IMAGES), points[np.newaxis])[0] - expected
         for start in range(0, len(measured), _IMAGES)
     ]
-    return torch.cat(rows).double().cpu()
+    return np.concatenate(rows).astype(np.float64)
 
 
 class Namer:
@@ -76,15 +83,15 @@ class Namer:
         self._background = pipeline.bank.bank.images
         self._profiles = _profiles(self._background, vocabulary.points)
         self._expected = expected_densities(pipeline, vocabulary.points)
-        self._images = OrderedDict[bytes, Tensor]()  # probabilities of the latest images, for edited captions
+        self._images = OrderedDict[bytes, Floats]()  # probabilities of the latest images, for edited captions
         self._number = {stem: number for number, stem in enumerate(vocabulary.stems)}
         words = pipeline.bank.bank.words
         assert words is not None, "a vocabulary comes with words"
         self._sure = [words.reliability.get(stem, words.other) >= SURE for stem in vocabulary.stems]
 
-    def probabilities(self, images: Embedded) -> Tensor:
+    def probabilities(self, images: Embedded) -> Floats:
         """Return the probability of every word of the vocabulary under the first image."""
-        key = sha256(images.vectors.points[0].float().cpu().numpy().tobytes()).digest()
+        key = sha256(to_numpy(images.vectors.points[0]).tobytes()).digest()
         if key not in self._images:
             evidence = image_evidence(self._pipeline, images, self._vocabulary.points, self._expected)
             self._images[key] = self._vocabulary.probabilities(evidence[0])
@@ -93,7 +100,7 @@ class Namer:
         return self._images[key]
 
     def missing(
-        self, probabilities: Tensor, words: Sequence[Word], points: Tensor, doubtful: Sequence[int] = ()
+        self, probabilities: Floats, words: Sequence[Word], points: Array, doubtful: Sequence[int] = ()
     ) -> tuple[NamedWord, ...]:
         """Return words that are probably true of the image and that the caption neither has nor implies.
 
@@ -102,11 +109,11 @@ class Namer:
         known = {position: self._number[word.stem] for position, word in enumerate(words) if word.stem in self._number}
         said = list(known.values())
         trusted = [number for position, number in known.items() if position not in doubtful]
-        spoken = [token for word in words if word.content and not word.denied for token in word.tokens]
-        near = torch.cat([self._profiles[said], _profiles(self._background, points[spoken].float().cpu())])
+        spoken = [token for word in words if word.content and not word.negated for token in word.tokens]
+        near = np.concatenate([self._profiles[said], _profiles(self._background, to_numpy(points)[spoken])])
         chosen: list[int] = []
         alike = self._vocabulary.alike
-        for number in probabilities.argsort(descending=True).tolist():
+        for number in np.argsort(-probabilities, kind="stable").tolist():
             if len(chosen) == MISSING or probabilities[number] < LIKELY:
                 break
             if not self._sure[number] or number in said:
@@ -114,13 +121,13 @@ class Namer:
             # Words in the same contexts: a caption with one of them rarely needs the other.
             if any((alike[number] == word).any() or (alike[word] == number).any() for word in (*trusted, *chosen)):
                 continue
-            others = torch.cat([near, self._profiles[chosen]])
+            others = np.concatenate([near, self._profiles[chosen]])
             if not (others @ self._profiles[number] > SAME).any():
                 chosen.append(number)
         return self._named(chosen, probabilities)
 
     def suggestions(
-        self, probabilities: Tensor, words: Sequence[Word], doubtful: Sequence[int]
+        self, probabilities: Floats, words: Sequence[Word], doubtful: Sequence[int]
     ) -> Iterator[Suggestion]:
         """Yield, for each word in doubt, a word of its class that is likely under the image, if there is one."""
         stems = {word.stem for word in words}
@@ -141,18 +148,21 @@ class Namer:
                 best = max(likely, key=lambda other: float(probabilities[other]))
                 yield Suggestion(number, words[number].text, self._named([best], probabilities))
 
-    def _named(self, numbers: Sequence[int], probabilities: Tensor) -> tuple[NamedWord, ...]:
+    def _named(self, numbers: Sequence[int], probabilities: Floats) -> tuple[NamedWord, ...]:
         words = self._vocabulary.words
         return tuple(NamedWord(words[number], round(float(probabilities[number]), 4)) for number in numbers)
 
 
 def is_exchange(word: str, other: str) -> bool:
-    """Whether another word is of the same class and not a form of the same verb or noun.
+    """Whether another word is of the same class and not a form of the same verb or noun; no person for another.
 
     >>> is_exchange("dog", "cat"), is_exchange("two", "white"), is_exchange("running", "runs")
     (True, False, False)
+    >>> is_exchange("woman", "boy")
+    False
     """
-    return _class(word) == _class(other) and _root(word) != _root(other)
+    are_persons = stem(word) in PERSONS and stem(other) in PERSONS
+    return not are_persons and _class(word) == _class(other) and _root(word) != _root(other)
 
 
 def _class(word: str) -> str:
@@ -166,8 +176,8 @@ def _root(word: str) -> str:
     return (root[:-1] if len(root) > 2 and root[-1] == root[-2] else root).rstrip("e")
 
 
-def _profiles(background: Mixture, points: Tensor) -> Tensor:
+def _profiles(background: Mixture, points: Vectors) -> Vectors:
     """Return log densities over background images, centred and of unit length: their products are correlations."""
-    profiles = log_densities(background, points.unsqueeze(0))[0].T
-    centred = profiles - profiles.mean(dim=1, keepdim=True)
-    return torch.nn.functional.normalize(centred, dim=1)
+    profiles = log_densities(background, points[np.newaxis])[0].T
+    centred = profiles - profiles.mean(axis=1, keepdims=True)
+    return unit(centred)

@@ -4,20 +4,21 @@ DuckDB sorts and groups, and spills to disk when memory is full.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
-import pyarrow as pa
 
-from msdscore.errors import ConfigError, RunError, shortened, unknown_name
-from msdscore.forms.registry import LOWER_IS_BETTER
+from msdscore import threads
+from msdscore.errors import ConfigError, RunError, require, shortened, unknown_name
+from msdscore.forms.columns import LOWER_IS_BETTER
+from msdscore.io.arrow import pa
 from msdscore.select.scores import Positions, ScoreFile
+
+duckdb = require("duckdb", extra="select")
 
 COSINE = "similarity"
 FILE = 1 << 32  # more than the rows of any file
@@ -109,6 +110,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def _text(value: str) -> str:
+    """Return text as an SQL literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
 def number(name: str) -> str:
     """Return the SQL expression of a column as numbers; -0.0 is 0.0."""
     return f"({quoted(name)}::DOUBLE + 0.0)"
@@ -134,8 +140,8 @@ class ScoreTable:
             raise RunError(f"{folder}: cannot be written ({str(error).splitlines()[0]}); set TMPDIR") from error
         self.close = self._database.close
         self.ask(f"SET memory_limit = '{_MEMORY}'")
-        self.ask(f"SET threads = {min(_THREADS, os.cpu_count() or 1)}")
-        self.ask(f"SET temp_directory = '{folder / 'sorting'}'")
+        self.ask(f"SET threads = {min(_THREADS, threads.available())}")
+        self.ask(f"SET temp_directory = {_text(str(folder / 'sorting'))}")
         paths = []
         for number, file in enumerate(files):
             path = file.path.absolute()
@@ -144,7 +150,7 @@ class ScoreTable:
             except UnicodeEncodeError:  # DuckDB only accepts UTF-8
                 (link := folder / f"{number}.parquet").symlink_to(path)
                 paths.append(str(link))
-        names = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        names = ", ".join(map(_text, paths))
         same = all(file.schema.equals(files[0].schema) for file in files)
         self.ask(
             f"CREATE VIEW scores AS SELECT given.file_index::BIGINT AS file, file * {FILE} + file_row_number AS row, "

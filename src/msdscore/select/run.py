@@ -16,17 +16,17 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
+from msdscore.io.arrow import pa, pq
 from msdscore.io.inputs.tar_samples import SHARED_KEY
 from msdscore.io.outputs.shards import SIGNATURE_KEY
 from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
+from msdscore.select.copies import copy_rows, copy_samples, write_sample_scores
 from msdscore.select.rule import Rule, ScoreTable, choose, quoted
 from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows
-from msdscore.select.sources import copy_rows, copy_samples, scored_source
+from msdscore.select.sources import scored_source
 from msdscore.select.survey import Survey, survey
 
 SUFFIXES = (".npy", ".txt", ".parquet")
@@ -67,8 +67,9 @@ def select(
 ) -> Selected:
     """Write the rows that a rule selects: uids (.npy), keys (.txt), scores (.parquet), or a folder of new shards.
 
-    A folder gets one shard per scored tar or Parquet file, with its name and, for Parquet, its schema. Scores and
-    output may be paths or addresses (s3://…). With `show`, the result has a survey with that many rows of each kind.
+    A folder gets one shard per scored tar or Parquet file, with its name, all its columns and the scores; those of a
+    tar are in a Parquet table next to it. Scores and output may be paths or addresses (s3://…). With `show`, the
+    result has a survey with that many rows of each kind.
 
     Raises:
         InputError: the scores cannot be read, or keys are not unique.
@@ -233,9 +234,19 @@ def _write_shards(table: ScoreTable, folder: str, rule: Rule, *, overwrite: bool
         if not stores.exists(target):
             rows = table.kept_of(number)
             assert file.facts is not None, "checked by `_shard_names`"
-            with scored_source(file.facts) as source, stores.writing(target) as out:
-                (copy_samples if file.facts.is_of_tar else copy_rows)(file, source, rows, out)
+            with scored_source(file.facts) as source:
+                if file.facts.is_of_tar:  # its table comes first: a finished tar has one
+                    with stores.writing(_table_of(target)) as out:
+                        write_sample_scores(file, source, rows, out)
+                with stores.writing(target) as out:
+                    (copy_samples if file.facts.is_of_tar else copy_rows)(file, source, rows, out)
         progress(number + 1, len(table.files))
+
+
+def _table_of(shard: str) -> str:
+    """Return the name of the table of scores next to a new tar."""
+    base, query = stores.split_query(shard)
+    return f"{base[:-4]}.parquet{query}"
 
 
 def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
@@ -295,7 +306,8 @@ def _claim(folder: str, names: list[str], table: ScoreTable, rule: Rule, *, over
             before = file.read()
     if before == content:
         return
-    others = (stores.matching(stores.join(folder, f"*{suffix}")) for suffix in {_suffix(name) for name in names})
+    suffixes = {".parquet", *(_suffix(name) for name in names)}  # a tar has a table of its scores
+    others = (stores.matching(stores.join(folder, f"*{suffix}")) for suffix in suffixes)
     if (before or any(others)) and not overwrite:
         raise RunError(f"{shortened(folder)}: contains another selection, or other shards; {REMEDY}")
     earlier: list[str] = []
@@ -303,5 +315,7 @@ def _claim(folder: str, names: list[str], table: ScoreTable, rule: Rule, *, over
         earlier = [PurePosixPath(name).name for name in json.loads(before).get("shards", [])]
     for name in {*earlier, *names}:
         stores.remove(stores.join(folder, name))
+        if name.lower().endswith(".tar"):
+            stores.remove(stores.join(folder, _table_of(name)))
     with stores.writing(notes) as file:
         file.write(content)

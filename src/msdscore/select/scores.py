@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, InputError, shortened
 from msdscore.io import stores
+from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.files import as_text
 from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, facts_of
@@ -92,7 +90,9 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
     signatures = list(dict.fromkeys(file.signature for file in files.values() if file.signature))
     if len(signatures) > 1:
         first = "; ".join(signatures[:3])
-        raise ConfigError(f"expected scores of one signature, got {len(signatures)}: {first}; score them alike")
+        raise ConfigError(
+            f"expected scores of one signature, got {len(signatures)}: {first}; use one encoder, form and version"
+        )
     return list(files.values())
 
 

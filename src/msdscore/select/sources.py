@@ -1,26 +1,18 @@
-"""The shards that were scored: their rows by position, and copies of the selected ones."""
+"""The shards that were scored: their rows by position."""
 
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import IO
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pathlib import Path
 
 from msdscore.errors import InputError, MSDScoreError, shortened
 from msdscore.io import stores
+from msdscore.io.arrow import pa
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import Row, open_rows
-from msdscore.io.inputs.tables import ParquetTable
 from msdscore.io.outputs.shards import ShardFacts
-from msdscore.io.tar import TarImage, sample_key
-from msdscore.select.scores import Positions, ScoreFile, parquet_rows
+from msdscore.io.tar import TarImage
 
-_COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain images
-_GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file
 Known = Mapping[int, tuple[str | None, str | None]]  # position of a row -> its key and caption in the scores
 
 
@@ -84,80 +76,3 @@ def rows_at(facts: ShardFacts, path: Path, known: Known, *, images: Path | None 
             yield row
     if left:
         raise InputError(f"{shortened(str(path))}: has fewer rows than were scored; score the {kind} again")
-
-
-def copy_samples(file: ScoreFile, tar: Path, rows: Positions, out: IO[bytes]) -> None:
-    """Write all files of the samples of the selected rows, in their order."""
-    assert file.facts is not None
-    captions = file.texts("caption", rows) if "caption" in file.schema.names else [None] * len(rows)
-    known = dict(zip(rows.tolist(), zip(file.texts(file.key_name, rows), captions, strict=True), strict=True))
-    images = (row.source for row in rows_at(file.facts, tar, known))
-    offsets = {image.offset for image in images if isinstance(image, TarImage)}
-    with tarfile.open(tar, "r:") as given, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as written:
-        for sample in _samples(given):
-            if any(member.offset_data in offsets for member in sample):
-                for member in sample:
-                    written.addfile(member, given.extractfile(member))
-
-
-def copy_rows(file: ScoreFile, source: Path, rows: Positions, out: IO[bytes]) -> None:
-    """Write the source rows of the selected captions with all their columns and the schema of the source."""
-    schema, waiting = pq.read_schema(source), list[pa.RecordBatch]()
-    with pq.ParquetWriter(out, schema, compression="zstd") as writer:
-        for batch in parquet_rows(source, _source_rows(file, source, rows), batch_rows=_COPIED_ROWS):
-            waiting.append(batch)
-            if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
-                writer.write_table(pa.Table.from_batches(waiting, schema))
-                waiting = []
-        if waiting:
-            writer.write_table(pa.Table.from_batches(waiting, schema))
-
-
-def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> Positions:
-    """Return the rows of a Parquet file that selected scores belong to; a list of captions is one row of the file.
-
-    Raises:
-        InputError: the file has another caption at one of the positions.
-    """
-    assert file.facts is not None
-    names: Mapping[str, str | None] = file.facts.options.get("columns", {})
-    caption = ColumnNames(**names).find("caption", pq.read_schema(source).names)
-    if caption is None:
-        raise InputError(f"{shortened(str(source))}: no longer has a caption column; score the file again")
-    known = dict(zip(rows.tolist(), file.texts("caption", rows), strict=True))
-    position, numbers = 0, dict[int, None]()
-    for number, record in enumerate(ParquetTable(source, only=[caption]).read()):
-        value = record.values.get(caption)
-        for text in (value or [None]) if isinstance(value, list) else [value]:
-            if position in known:
-                numbers[number] = None
-                if text != known.pop(position):
-                    what = f"row {number} does not have the caption that was scored"
-                    raise InputError(f"{shortened(str(source))}: {what}; score the file again")
-            position += 1
-    if known:
-        raise InputError(f"{shortened(str(source))}: has fewer rows than were scored; score the file again")
-    return np.fromiter(numbers, dtype=np.int64)
-
-
-def _samples(given: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
-    """Yield the files of each sample, grouped as for scoring; a truncated tar ends at its last complete file."""
-    sample, endings = list[tarfile.TarInfo](), set[str]()
-    members = iter(given)
-    last = next(members, None)
-    while last is not None:
-        try:
-            following = next(members, None)  # raises if the last one is truncated
-        except tarfile.ReadError:
-            break
-        base = PurePosixPath(last.name).name
-        if last.isfile() and not base.startswith("."):
-            ending = base.partition(".")[2].lower()
-            if sample and (sample_key(last.name) != sample_key(sample[0].name) or ending in endings):
-                yield sample
-                sample, endings = [], set()
-            sample.append(last)
-            endings.add(ending)
-        last = following
-    if sample:
-        yield sample

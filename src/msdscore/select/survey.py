@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.forms.registry import LOWER_IS_BETTER
-from msdscore.scoring.results import SHOWN
+from msdscore.forms.columns import LOWER_IS_BETTER, SHOWN
 from msdscore.select.rule import COSINE, FILE, Quota, Rule, ScoreTable, choose, holds_numbers, literal, number, quoted
 
 BINS = 60

@@ -3,20 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from enum import Enum
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msdscore.core.evidence import ZERO
 from msdscore.errors import MissingExtraError, RowError, require
 from msdscore.explain.explanation import Explanations
 from msdscore.explain.save import encoded
 from msdscore.forms import references
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import WHY_MISSING, Scores
+from msdscore.scoring.results import Scores, why_missing
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve import schema
 from msdscore.serve.guard import OPEN_PATHS, Guard
-from msdscore.serve.page import add_page, scorer_code
+from msdscore.serve.page import Parts, add_page, scorer_code
 from msdscore.serve.reading import (
     RequestItem,
     RewardItems,
@@ -24,7 +26,6 @@ from msdscore.serve.reading import (
     read_form,
     read_items,
     reject_unknown,
-    validate,
 )
 from msdscore.serve.service import Service
 from msdscore.serve.settings import RequestError, ServeSettings
@@ -65,7 +66,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
     app.state.service = service
     _add_api(app, service)
     _add_probes(app, service, scorer=scorer_code(spec))
-    add_page(app, service.signature, settings)
+    add_page(app, service.signature, settings, maps=pipeline.form.maps)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
@@ -79,7 +80,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
 
 
 def _add_api(app: "FastAPI", service: Service) -> None:
-    """Add score, rank, explain, reward, figure, images and rows, each under `/v1`."""
+    """Add score, rank, explain, reward, figure and images, each under `/v1`."""
     routes: tuple[tuple[str, Handler, type[Any] | None, str], ...] = (
         ("score", partial(_score, together=False), schema.ScoreAnswer, "Score captions separately"),
         ("rank", partial(_score, together=True), schema.RankAnswer, "Rank the captions of an image by Soft-MSD"),
@@ -87,7 +88,6 @@ def _add_api(app: "FastAPI", service: Service) -> None:
         ("reward", _reward, schema.RewardAnswer, "Compute rewards for the completions of a trainer"),
         ("figure", _figure, None, "Render an explanation as a figure or a page"),
         ("images", _images, schema.StoredAnswer, "Upload an image once, to refer to it by its hash"),
-        ("rows", _rows, schema.RowsAnswer, "List the worst rows of a scored file"),
     )
     for name, handler, model, summary in routes:
         app.add_api_route(
@@ -98,6 +98,7 @@ def _add_api(app: "FastAPI", service: Service) -> None:
             responses=schema.responses_of(name),
             summary=summary,
             name=name,
+            tags=[schema.GROUP_OF.get(name, "Captions")],
             openapi_extra=schema.request_of(name),
         )
 
@@ -112,21 +113,23 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str) -> None:
         200: {"description": "Prometheus text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
     }
 
-    @app.get("/healthz", summary="Whether the process is running")
+    tags: list[str | Enum] = ["Monitoring"]
+
+    @app.get("/healthz", tags=tags, summary="Whether the process is running")
     async def healthz() -> schema.Status:
         return schema.Status(status="ok")
 
-    @app.get("/readyz", summary="Whether the service accepts requests", responses=busy)
+    @app.get("/readyz", tags=tags, summary="Whether the service accepts requests", responses=busy)
     async def readyz() -> schema.Status:
         if service.problem is not None:
             raise RequestError(503, service.problem)
         return schema.Status(status="ready")
 
-    @app.get("/version", summary="Version and signature", responses=denied)
+    @app.get("/version", tags=tags, summary="Version and signature", responses=denied)
     async def version() -> schema.VersionAnswer:
         return schema.VersionAnswer(version=__version__, signature=service.signature, scorer=scorer)
 
-    @app.get("/metrics", summary="Counters for Prometheus", responses=denied | text, response_class=Response)
+    @app.get("/metrics", tags=tags, summary="Counters for Prometheus", responses=denied | text, response_class=Response)
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=service.metrics.content_type)
 
@@ -141,6 +144,8 @@ def _limited(handler: Handler, service: Service, parameters: Collection[str]) ->
 
     async def route(request: Request) -> Any:
         reject_unknown("query parameter", request.query_params, parameters)
+        if len(request.query_params) < len(request.query_params.multi_items()):
+            raise RequestError(422, "a query parameter is repeated; send every parameter once")
         try:
             async with asyncio.timeout(service.settings.timeout):
                 return await handler(request, service)
@@ -173,9 +178,9 @@ async def _score(request: "Request", service: Service, *, together: bool) -> dic
 async def _explain(request: "Request", service: Service) -> Any:
     from fastapi.responses import JSONResponse
 
-    together = _flag(request, "set")
+    together, parts = _flag(request, "set"), _parts(request)
     requested = await read_items(request, service.settings, service.images)
-    items = await _unless_gone(request, service.explain(requested, together=together))
+    items = await _unless_gone(request, service.explain(requested, parts, together=together))
     rows = [explanation["score"] for item in items for explanation in item["explanations"] if explanation]
     # Not validated: checking thousands of plain numbers against the model takes a tenth of the response time.
     return JSONResponse({"signature": _signature(service, requested, rows), "items": items})
@@ -197,8 +202,8 @@ def _rewards(read: RewardItems, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     warnings, guarded = [list[str]() for _ in range(count)], [False] * count
     for number, row in zip(chain(*read.numbers), rows, strict=True):
         # Never another score instead: a caption that is its only reference has no ref_msd.
-        rewards[number], found = guard_reward(row.get(read.by), row["caption"], read.guard)
-        reasons[number] = row["error"] or (WHY_MISSING.get(read.by) if rewards[number] is None else None)
+        rewards[number], found = guard_reward(row.get(read.by), row["caption"], read.guard, row["warnings"])
+        reasons[number] = row["error"] or (why_missing(read.by, row["warnings"]) if rewards[number] is None else None)
         warnings[number] = list(dict.fromkeys((*found, *row["warnings"])))
         guarded[number] = bool(found and read.guard)
     return {"rewards": rewards, "reasons": reasons, "warnings": warnings, "guarded": guarded}
@@ -234,16 +239,7 @@ async def _images(request: "Request", service: Service) -> dict[str, str]:
     file, _ = await read_form(request, "image", service.settings)
     if file is None:
         raise RequestError(422, "expected a file named image")
-    return {"image": await service.images.add(file[1], file[1], len(file[1]))}
-
-
-async def _rows(request: "Request", service: Service) -> dict[str, Any]:
-    upload, fields = await read_form(request, "file", service.settings, fields=tuple(schema.RowsQuery.model_fields))
-    texts = {name: values[0] for name, values in fields.items() if values[0]}
-    query = validate(schema.RowsQuery, texts)
-    if upload is None and "file" not in texts:
-        raise RequestError(422, "expected a file named file, or the name of an uploaded one")
-    return await _unless_gone(request, service.rows(query, upload, texts.get("file", "")))
+    return {"image": await service.images.add(file[1])}
 
 
 def _flag(request: "Request", name: str) -> bool:
@@ -252,6 +248,23 @@ def _flag(request: "Request", name: str) -> bool:
     if value not in ("true", "false", "1", "0"):
         raise RequestError(422, f"{name}: expected true or false, got {value[:40]!r}")
     return value in ("true", "1")
+
+
+def _parts(request: "Request") -> Parts:
+    """Parse which parts of an explanation to return."""
+    given = request.query_params.get("fields", "all")
+    fields = {name.strip() for name in given.split(",")}
+    if not fields <= set(schema.FIELDS):
+        raise RequestError(422, f"fields: expected some of {', '.join(schema.FIELDS)}, got {given[:80]!r}")
+    text = request.query_params.get("doubt", str(ZERO))
+    try:
+        doubt = float(text)
+    except ValueError:
+        doubt = 0.0
+    if not 0 < doubt < 1:
+        raise RequestError(422, f"doubt: expected a number between 0 and 1, got {text[:40]!r}")
+    chosen = {"words", "maps", "look"} if "all" in fields else fields
+    return Parts(frozenset(chosen), doubt)
 
 
 def _signature(service: Service, requested: Sequence[RequestItem], rows: Iterable[Mapping[str, Any]]) -> str:

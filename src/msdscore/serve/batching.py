@@ -32,10 +32,10 @@ class _Entry(NamedTuple, Generic[Job, Result]):
 class Batcher(Generic[Job, Result]):
     """Passes jobs to `run` in batches of up to `max_batch` captions; `run` returns a result or an error per job.
 
-    The first job of a batch waits at most `max_wait` seconds for others. Batches are as short as the worker's pace
-    demands, in seconds per unit of the jobs' costs; until it is known, a batch is one job. `spent` returns the cost of
-    the work so far if it is lower than that of all jobs: cached results do not count towards the pace. A job whose
-    caller has disconnected is dropped before it runs. `stop` finishes the accepted jobs.
+    The first job of a batch waits at most `max_wait` seconds for others. The size of a batch is limited by the
+    measured rate of the worker, in seconds per unit of cost; until it is known, a batch is one job. `spent` returns
+    the cost of the work so far if it is lower than that of all jobs: cached results do not count towards the rate. A
+    job whose caller has disconnected is dropped before it runs. `stop` finishes the accepted jobs.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Batcher(Generic[Job, Result]):
         """Queue one job and wait for its result; raise `RequestError` if the service is stopping.
 
         `size` is its number of captions, and `cost` (by default the same) its share of a batch's time. A job that runs
-        `alone` is answered as soon as it is done, not with others of a batch. An `urgent` one precedes all that
-        have not waited long.
+        `alone` is a batch of its own, so that its caller does not wait for other jobs. An `urgent` job overtakes jobs
+        that have not waited long.
         """
         if self._closing:
             raise RequestError(503, "the service is stopping")

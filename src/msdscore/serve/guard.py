@@ -54,6 +54,7 @@ class Guard:
             framed = policy.replace("frame-ancestors 'none'", f"frame-ancestors 'self' {origins}")
             self._headers["content-security-policy"] = framed
             del self._headers["x-frame-options"]  # it does not support a list of origins
+        self._origins = {origin.lower() for origin in service.settings.allow_origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject one request, or pass it on."""
@@ -62,11 +63,16 @@ class Guard:
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         started, method = time.perf_counter(), scope["method"]
-        exchange = _Exchange(self._service, headers, receive, send, self._headers)
+        allowed = headers.get("origin", "").lower() in self._origins
+        common = self._headers | (_cross_origin(headers["origin"]) if allowed else {})
+        exchange = _Exchange(self._service, headers, receive, send, common)
         scope.setdefault("state", {})["request_id"] = exchange.request_id
         if method == "HEAD":  # like GET, without a body
             exchange.silent, scope = True, {**scope, "method": "GET"}
         try:
+            if allowed and method == "OPTIONS":  # a preflight request, which has no token
+                await exchange.answer_preflight()
+                return
             check_caller(self._service.settings, scope["path"], headers)
             exchange.check_length()
             await self._app(scope, exchange.receive, exchange.send)
@@ -88,6 +94,16 @@ class Guard:
             log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
 
 
+def _cross_origin(origin: str) -> dict[str, str]:
+    """Return the headers with which a browser lets a page of another origin read a response."""
+    return {
+        "access-control-allow-origin": origin,
+        "access-control-expose-headers": "retry-after, x-request-id",
+        "cross-origin-resource-policy": "cross-origin",
+        "vary": "origin",
+    }
+
+
 def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str]) -> None:
     """Reject requests with a foreign host name, from a page of another site, or without the token."""
     host, origin = headers.get("host", ""), headers.get("origin")
@@ -97,9 +113,13 @@ def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str])
         raise RequestError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
     # Pages may call the host that they came from, or an allowed proxy. A proxy may drop its port from the Host header,
     # so an allowed name is accepted with any port.
-    site = None if origin is None else origin.partition("://")[2]
+    site = (
+        None
+        if origin is None or origin.lower() in {name.lower() for name in settings.allow_origins}
+        else origin.partition("://")[2]
+    )
     if site is not None and site != host and hostname(site) not in allowed:
-        raise RequestError(403, "requests from pages of other sites are not answered")
+        raise RequestError(403, "requests from pages of other sites are not answered; start with --allow-origin")
     if settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
         return
     scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -189,6 +209,17 @@ class _Exchange:
         elif self.silent:
             message = {**message, "body": b""}
         await self._send(message)
+
+    async def answer_preflight(self) -> None:
+        """Tell a browser that a page of an allowed origin may call the API."""
+        given = {
+            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-headers": "authorization, content-type, x-request-id",
+            "access-control-max-age": "600",
+        }
+        headers = [(name.encode(), value.encode()) for name, value in given.items()]
+        await self.send({"type": "http.response.start", "status": 204, "headers": headers})
+        await self.send({"type": "http.response.body", "body": b""})
 
     async def reject(self, status: int, reason: str) -> None:
         """Respond with a status and one line, unless a response has started."""

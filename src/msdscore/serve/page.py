@@ -1,15 +1,22 @@
 """The web page: its files, the colours and scales of explanations, and its Python export."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib import metadata
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from msdscore.core.arrays import float64
+from msdscore.core.evidence import VERDICTS, ZERO
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.look import DARK, TITLES, Map, css, maps_of, spans, waterfall, word_limit
 from msdscore.forms.base import Role
+from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
+from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve.settings import ServeSettings
 from msdscore.version import __version__
@@ -30,7 +37,7 @@ _TYPES = {
 }
 
 
-def add_page(app: "FastAPI", signature: str, settings: ServeSettings) -> None:
+def add_page(app: "FastAPI", signature: str, settings: ServeSettings, *, maps: tuple[Role, ...]) -> None:
     """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets` and `/samples`."""
     from fastapi import HTTPException, Request, Response
 
@@ -45,7 +52,7 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings) -> None:
     async def file(request: Request) -> Response:
         path = request.scope["path"]
         if path == "/assets/look.json":
-            return Response(_look(signature, settings), media_type=_TYPES["json"])
+            return Response(_look(signature, settings, maps), media_type=_TYPES["json"])
         if path not in contents:
             raise HTTPException(404)
         content, kind = contents[path]
@@ -56,26 +63,63 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings) -> None:
 
 
 @cache
-def _look(signature: str, settings: ServeSettings) -> str:
+def _look(signature: str, settings: ServeSettings, maps: tuple[Role, ...]) -> str:
     """Return colour ramps, titles of maps, the signature of the service, and the limits for the page as JSON."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
     dark = {role: [css(role, strength, DARK) for strength in strengths] for role in _ROLES}
-    limits = {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items")}
-    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": TITLES}
-    return json.dumps(ramps_of | {"signature": signature, "version": __version__, "limits": limits})
+    limits = {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items", "max_captions")}
+    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": {role: TITLES[role] for role in maps}}
+    # What the page needs to read files of rows as `msdscore score` does.
+    tables = {
+        "columns": {"image": IMAGE_NAMES, "caption": CAPTION_NAMES},
+        "numbers": numbers(tuple(COLUMNS)),
+        "lower_is_better": sorted(LOWER_IS_BETTER),
+        "verdicts": VERDICTS,
+    }
+    about = {"signature": signature, "version": __version__, "limits": limits, "links": _project_links()}
+    return json.dumps(ramps_of | tables | about)
 
 
-def explanation_documents(explanations: Explanations | None, reasons: dict[int, str], captions: int) -> dict[str, Any]:
+def _project_links() -> dict[str, str]:
+    """Return the addresses of documentation and repository that the installed distribution has in its metadata."""
+    try:
+        given = metadata.metadata("msdscore").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    pairs = (line.partition(", ") for line in given)
+    return {name: address for name, _, address in pairs if address.startswith("https://")}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of an explanation to return: words, maps and look; `doubt` is the p-value of doubtful words."""
+
+    fields: frozenset[str] = frozenset({"words", "maps", "look"})
+    doubt: float = ZERO
+
+
+_MAP_KEYS = frozenset({"map", "tokens", "image", "boxes", "support_map", "penalty_map", "omission_map"})
+_WORD_KEYS = frozenset({"words", "doubtful", "least_supported", "missing", "suggestions", "phrases"})
+_BRIEF_WORD = ("text", "start", "end", "p_value", "probability", "judged", "reason", "finding", "gap")
+
+
+_DOUBTFUL_WORD = ("text", "start", "end", "finding", "p_value", "probability")
+
+
+def explanation_documents(
+    explanations: Explanations | None, reasons: dict[int, str], captions: int, parts: Parts
+) -> dict[str, Any]:
     """Return one explanation per caption as plain values with its `look`; None and an error for unreadable ones.
 
     Words and maps share one scale, so that explanations can be compared.
     """
     items = () if explanations is None else explanations.items
-    limit, maps = word_limit(items), maps_of(items) if items else []
-    documents = iter(
-        [item.to_dict() | {"look": _look_of(item, limit, drawn)} for item, drawn in zip(items, maps, strict=True)]
-    )
+    limit = word_limit(items)
+    maps: Sequence[dict[Role, Map] | None] = [None] * len(items)
+    if items and "maps" in parts.fields:
+        maps = maps_of(items)
+    documents = iter([_document(item, parts, limit, drawn) for item, drawn in zip(items, maps, strict=True)])
     return {
         "error": None,
         "explanations": [None if number in reasons else next(documents) for number in range(captions)],
@@ -83,24 +127,60 @@ def explanation_documents(explanations: Explanations | None, reasons: dict[int, 
     }
 
 
-def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str, Any]:
-    """Return colours of words on light and dark pages, attention maps, the words that describe each patch, and the sum.
+def _document(item: Explanation, parts: Parts, limit: float, maps: dict[Role, Map] | None) -> dict[str, Any]:
+    """Return the requested parts of one explanation; without maps, words have no regions and few digits."""
+    item = replace(item, doubt=parts.doubt)
+    document = item.to_dict()
+    document["doubtful"] = [
+        {name: word[name] for name in _DOUBTFUL_WORD} for word in document["words"] if word.get("finding")
+    ]
+    left_out = frozenset() if "maps" in parts.fields else _MAP_KEYS | {"signature", "phrases", "least_supported"}
+    left_out |= frozenset() if "words" in parts.fields else _WORD_KEYS
+    document = {name: value for name, value in document.items() if name not in left_out}
+    if "words" in document and "maps" not in parts.fields:
+        document["words"] = [
+            {name: _brief(word[name]) for name in _BRIEF_WORD if word.get(name) is not None}
+            for word in document["words"]
+        ]
+        document["doubtful"] = [{name: _brief(value) for name, value in word.items()} for word in document["doubtful"]]
+        document["score"] = {name: _brief(value) for name, value in document["score"].items()}
+    if "look" in parts.fields:
+        document["look"] = _look_of(item, limit, maps)
+    return document
 
-    `cells` has the bounds of the rows and columns of the grid, as shares of the image's height and width.
-    """
-    layout, pieces = item.patches, {piece.number: piece for piece in spans(item, limit)}
-    spreads = [item.leaning(unit).ravel() if unit.tokens else None for unit in item.units]
-    least = DESCRIBES / len(layout.boxes)
-    boxes = layout.boxes.double().numpy().reshape(*layout.grid, 4)
-    across, down = boxes[0][:, (0, 2)] / layout.size[0], boxes[:, 0][:, (1, 3)] / layout.size[1]
+
+def _brief(value: Any) -> Any:
+    """Round a number to six significant digits."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _look_of(item: Explanation, limit: float, maps: dict[Role, Map] | None) -> dict[str, Any]:
+    """Return the colours of words on light and dark pages, the terms of the score, and what the maps need, if any."""
+    pieces = {piece.number: piece for piece in spans(item, limit)}
     colours = ("back", "ink", "dark_back", "dark_ink") if item.readable else ()
-    return {
+    look = {
         "words": [
             {"judged": unit.content and (unit.p_value is not None or unit.gap is not None)}
-            | {name: getattr(pieces[number], name) or None for name in colours}
+            | {name: value for name in colours if (value := getattr(pieces[number], name))}
             for number, unit in enumerate(item.units)
         ],
         "word_limit": limit,
+        "sum": [{"name": step.name, "size": step.size, "role": step.role} for step in waterfall(item)[1:]],
+    }
+    return look if maps is None else look | _regions(item, maps)
+
+
+def _regions(item: Explanation, maps: dict[Role, Map]) -> dict[str, Any]:
+    """Return the attention of each word, the words that describe each patch, and the maps.
+
+    `cells` has the bounds of the rows and columns of the grid, as shares of the image's height and width.
+    """
+    layout = item.patches
+    spreads = [item.leaning(unit).ravel() if item.has_region(unit) else None for unit in item.units]
+    least = DESCRIBES / len(layout.boxes)
+    boxes = float64(layout.boxes).reshape(*layout.grid, 4)
+    across, down = boxes[0][:, (0, 2)] / layout.size[0], boxes[:, 0][:, (1, 3)] / layout.size[1]
+    return {
         "spreads": [None if spread is None else spread.round(5).tolist() for spread in spreads],
         "told_by": [
             [number for number, spread in enumerate(spreads) if spread is not None and spread[patch] > least]
@@ -112,7 +192,6 @@ def _look_of(item: Explanation, limit: float, maps: dict[Role, Map]) -> dict[str
             for role, drawn in maps.items()
         },
         "cells": {"columns": np.round(across, 6).tolist(), "rows": np.round(down, 6).tolist()},
-        "sum": [{"name": step.name, "size": step.size, "role": step.role} for step in waterfall(item)[1:]],
     }
 
 
@@ -121,7 +200,7 @@ def scorer_code(spec: ScorerSpec) -> str:
 
     >>> scorer_code(ScorerSpec())
     'Scorer("mini")'
-    >>> scorer_code(ScorerSpec(encoder="clip-l14", config="long", bank="/srv/bank.safetensors"))
+    >>> scorer_code(ScorerSpec(encoder="clip-l14", form="long", bank="/srv/bank.safetensors"))
     'Scorer("clip-l14", "long", bank="bank.safetensors")'
     >>> scorer_code(ScorerSpec(changes={"alpha": 0.2}))
     'Scorer.from_spec(ScorerSpec(encoder="mini", changes={"alpha": 0.2}))'
@@ -131,9 +210,9 @@ def scorer_code(spec: ScorerSpec) -> str:
     named: dict[str, Any] = {"bank": bank, "revision": spec.revision, "dtype": dtype}
     options = dict(spec.options)
     if spec.changes:
-        given = {"encoder": spec.encoder, "config": spec.config, "changes": dict(spec.changes), **named}
+        given = {"encoder": spec.encoder, "form": spec.form, "changes": dict(spec.changes), **named}
         return f"Scorer.from_spec(ScorerSpec({_arguments(given | {'options': options or None})}))"
-    first = [_quoted(value) for value in (spec.encoder, spec.config) if value is not None]
+    first = [_quoted(value) for value in (spec.encoder, spec.form) if value is not None]
     return f"Scorer({', '.join(filter(None, [*first, _arguments(named | options)]))})"
 
 

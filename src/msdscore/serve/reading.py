@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Model = TypeVar("Model", bound=BaseModel)
-Value = TypeVar("Value")
 _FAULTS = 20  # errors that are listed in one message
 PREFIX = "sha256:"  # of the names of uploads
 # A call into C holds the interpreter lock and blocks all other threads, including the one that answers health checks.
@@ -56,7 +55,7 @@ class RequestItem:
 
 @dataclass(frozen=True, slots=True)
 class RewardItems:
-    """Completions by image: `numbers[i]` are the indices of those of item i; `reasons` has an error or None for each.
+    """Completions by image: `numbers[i]` has the indices of item i's completions, `reasons` an error or None for each.
 
     A completion that is too long has an error, the others are scored.
     """
@@ -68,31 +67,30 @@ class RewardItems:
     reasons: list[str | None]
 
 
-class Stored(Generic[Value]):
-    """Uploads by the hash of their bytes, so that requests can refer to them; the least recently used are dropped."""
+class Stored:
+    """Uploaded images by their hash, so that requests can refer to them; the least recently used are dropped."""
 
-    def __init__(self, kind: str, route: str, limit: int) -> None:
-        self._unknown = f"unknown {kind}; send it to {route} again"
-        self._limit, self._values = limit, OrderedDict[str, tuple[Value, int]]()
+    def __init__(self, limit: int) -> None:
+        self._limit, self._images = limit, OrderedDict[str, bytes]()
 
-    async def add(self, content: bytes, value: Value, size: int) -> str:
-        """Store the value of an upload of `size` bytes; returns its name for later requests."""
-        name = PREFIX + (await asyncio.to_thread(sha256, content)).hexdigest()
-        self._values[name] = value, size
-        self._values.move_to_end(name)
-        while sum(size for _, size in self._values.values()) > self._limit and len(self._values) > 1:
-            self._values.popitem(last=False)
+    async def add(self, image: bytes) -> str:
+        """Store an image; returns its name for later requests."""
+        name = PREFIX + (await asyncio.to_thread(sha256, image)).hexdigest()
+        self._images[name] = image
+        self._images.move_to_end(name)
+        while sum(map(len, self._images.values())) > self._limit and len(self._images) > 1:
+            self._images.popitem(last=False)
         return name
 
-    def get(self, name: str) -> Value:
-        """Return the value of an upload; raises `ValueError` if it is unknown."""
-        if name not in self._values:
-            raise ValueError(self._unknown)
-        self._values.move_to_end(name)
-        return self._values[name][0]
+    def get(self, name: str) -> bytes:
+        """Return an image; raises `ValueError` if it is unknown."""
+        if name not in self._images:
+            raise ValueError("unknown image; send it to /v1/images again")
+        self._images.move_to_end(name)
+        return self._images[name]
 
 
-async def read_items(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> list[RequestItem]:
+async def read_items(request: "Request", settings: ServeSettings, stored: Stored) -> list[RequestItem]:
     """Read the images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
         file, fields = await read_form(request, "image", settings, fields=("caption", "captions", "reference"))
@@ -105,7 +103,7 @@ async def read_items(request: "Request", settings: ServeSettings, stored: Stored
     return await asyncio.to_thread(_read_items, await request.body(), settings, stored)
 
 
-def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) -> list[RequestItem]:
+def _read_items(content: bytes, settings: ServeSettings, stored: Stored) -> list[RequestItem]:
     body = _parse(content)
     many = isinstance(body, dict) and "items" in body
     _check_shape(body, {*Item.model_fields, *Items.model_fields}, settings)
@@ -127,13 +125,13 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored[bytes]) 
     return requested
 
 
-async def read_completions(request: "Request", settings: ServeSettings, stored: Stored[bytes]) -> RewardItems:
+async def read_completions(request: "Request", settings: ServeSettings, stored: Stored) -> RewardItems:
     """Read a reward request."""
     _content_type(request, JSON)
     return await asyncio.to_thread(_read_completions, await request.body(), settings, stored)
 
 
-def _read_completions(content: bytes, settings: ServeSettings, stored: Stored[bytes]) -> RewardItems:
+def _read_completions(content: bytes, settings: ServeSettings, stored: Stored) -> RewardItems:
     given = _parse(content)
     _check_shape(given, RewardRequest.model_fields, settings)
     body = validate(RewardRequest, given)
@@ -183,15 +181,38 @@ async def read_form(
     charset = request.headers["content-type"].lower().partition("charset=")[2].strip(' "')
     if charset and not charset.startswith("utf-8"):
         raise RequestError(415, "expected multipart/form-data in UTF-8")
-    most = {"max_files": 1, "max_fields": settings.max_captions + 8, "max_part_size": settings.max_body}
-    parser = MultiPartParser(request.headers, request.stream(), **most)
+    most_fields = 2 * settings.max_captions + 8  # captions, references, and others
+
+    class Parser(MultiPartParser):
+        ended = False  # the closing boundary was read
+
+        def on_part_end(self) -> None:
+            if self._current_part.file is None:
+                try:  # Starlette would read other text as Latin-1
+                    bytes(self._current_part.data).decode()
+                except UnicodeDecodeError as error:
+                    raise MultiPartException("a text field is not valid UTF-8") from error
+            super().on_part_end()
+
+        def on_end(self) -> None:
+            super().on_end()
+            self.ended = True
+
+    most = {"max_files": 1, "max_fields": most_fields, "max_part_size": settings.max_body}
+    parser = Parser(request.headers, request.stream(), **most)
     # Starlette would write larger files to disk; the body is within its limit, and no image leaves memory.
     parser.spool_max_size = settings.max_body + 1
     try:
         form = await parser.parse()
     except MultiPartException as error:
+        if error.message.startswith("Too many fields"):
+            raise RequestError(413, f"expected at most {most_fields} form fields; send fewer captions") from error
         raise RequestError(422, f"the multipart body cannot be read ({error.message})") from error
     try:
+        if not parser.ended:  # its last field would be lost
+            for opened in parser._files_to_close_on_error:
+                opened.close()
+            raise RequestError(422, "the multipart body cannot be read (its closing boundary is missing)")
         reject_unknown("form field", form, (name, *fields))
         file: UploadFile | str | None = form.get(name)
         texts: dict[str, list[str]] = {}
@@ -257,7 +278,7 @@ def _too_long(captions: Iterable[str], settings: ServeSettings) -> str | None:
 def _item(
     image: str | None,
     captions: Sequence[str],
-    stored: Stored[bytes],
+    stored: Stored,
     *,
     references: tuple[str, ...],
     too_long: str | None = None,
@@ -283,8 +304,11 @@ def _content_type(request: "Request", *known: str) -> str:
 
 
 def _parse(body: bytes) -> Any:
-    if any(count > SIGNS for count in _signs(body)):
-        raise RequestError(413, f"expected a JSON body of at most {SIGNS} values; send fewer")
+    colons = 0
+    for count, between in _signs(body):
+        colons = between
+        if count > SIGNS:
+            raise RequestError(413, f"expected a JSON body of at most {SIGNS} values; send fewer")
     escapes = wide = 0
     for start in range(0, len(body), PIECE):
         piece = body[start : start + PIECE]
@@ -294,28 +318,45 @@ def _parse(body: bytes) -> Any:
     if wide > WIDE:
         raise RequestError(413, f"expected a JSON body with at most {WIDE >> 20} MiB of text outside ASCII; send less")
     try:
-        return from_json(body, allow_inf_nan=False)
+        parsed = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise RequestError(422, f"the body is not valid JSON ({error})") from error
+    if _count_keys(parsed) != colons:
+        raise RequestError(422, "the body has an object with a repeated key; send every key once")
+    return parsed
 
 
-def _signs(body: bytes) -> Iterator[int]:
-    """Yield the running count of structural characters of a JSON body.
+def _count_keys(value: Any) -> int:
+    """Return the number of keys of all objects in a parsed JSON value: each was followed by a colon."""
+    count, stack = 0, [value]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, dict):
+            count += len(found)
+            stack.extend(found.values())
+        elif isinstance(found, list):
+            stack.extend(found)
+    return count
+
+
+def _signs(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the running counts of structural characters and of colons between texts of a JSON body.
 
     They are counted before parsing: a few megabytes of `1,1,1,…` become gigabytes of values and validation errors.
     """
-    count = start = 0
+    count = colons = start = 0
     while start < len(body):
         quote = body.find(b'"', start, start + PIECE)
         end = min(start + PIECE, len(body)) if quote < 0 else quote
         count += sum(body.count(sign, start, end) for sign in (b",", b"[", b"{"))
-        yield count
+        colons += body.count(b":", start, end)
+        yield count, colons
         if quote < 0:
             start = end
             continue
         while True:  # to the end of this string
             count += 1
-            yield count
+            yield count, colons
             last, quote = quote, body.find(b'"', quote + 1)
             if quote < 0 or body[quote - 1 : quote] != b"\\":
                 break

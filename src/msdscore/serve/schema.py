@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
 
+from msdscore.core.evidence import ZERO
 from msdscore.text.warnings import GUARD
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ FIGURES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
 }  # the formats of `msdscore explain`
-MOST = 500  # rows per answer
 _Strict = ConfigDict(extra="forbid", frozen=True, strict=True)
 Image = Annotated[
     str,
@@ -61,19 +61,6 @@ class RewardRequest(BaseModel):
 
 
 _PARSED_MODELS = (Item, Items, RewardRequest)
-_Bound = Annotated[float | None, WithJsonSchema({"type": "number"})]  # a form has no null
-
-
-class RowsQuery(BaseModel):
-    """Query for the `count` worst rows by a column, among those between `low` and `high` that contain a text."""
-
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
-    by: Annotated[str, Field(description="The number to order by.")] = ""
-    start: Annotated[int, Field(ge=0, lt=1 << 32, description="Number of the worst rows to skip.")] = 0
-    count: Annotated[int, Field(ge=1, le=MOST)] = MOST
-    low: Annotated[_Bound, Field(description="Lower bound of the values that are listed.")] = None
-    high: Annotated[_Bound, Field(description="Upper bound of the values that are listed.")] = None
-    contains: Annotated[str, Field(description="Text that the captions contain.")] = ""
 
 
 class ScoredCaption(BaseModel):
@@ -85,7 +72,7 @@ class ScoredCaption(BaseModel):
     soft_msd: float | None = Field(None, description="The score within its candidate set: higher is better.")
     similarity: float | None = Field(None, description="Cosine of image and caption: higher is better.")
     information: float | None = Field(None, description="How much the caption says about this image: higher is better.")
-    doubt: float | None = Field(None, description="How much of the caption is probably invented: lower is better.")
+    invented: float | None = Field(None, description="Expected share of words that are false: lower is better.")
     match: float | None = Field(None, description="Probability that the caption belongs to this image.")
     ref_msd: float | None = Field(None, description="The score with references: higher is better.")
     warnings: list[str] = Field([], description="Remarks on the caption and the image, such as another language.")
@@ -122,10 +109,10 @@ class RankAnswer(BaseModel):
 class ExplainedItem(BaseModel):
     """One explanation per caption, null with a message in `errors` for one that cannot be read.
 
-    An explanation has the score, `warnings`, `words` and `tokens` with their terms in nats, `boxes` of the patches in
-    pixels and maps over them; `look` has the colours and scales with which every figure of msdscore draws it. Captions
-    are scored separately, with `?set=true` as one candidate set. `readable` is false for a caption in a language that
-    the encoder was not trained on: its numbers are meaningless, and its words are not judged.
+    An explanation has the score, `warnings`, `words` and `tokens` with their terms in nats, `doubtful` words, `boxes`
+    of the patches in pixels and maps over them; `look` has the colours and scales with which every figure of msdscore
+    draws it. Captions are scored separately, with `?set=true` as one candidate set. `readable` is false for a caption
+    in a language that the encoder was not trained on: its numbers are meaningless, and its words are not judged.
     """
 
     error: str | None = Field(None, description="Why the image cannot be read.")
@@ -138,20 +125,6 @@ class ExplainAnswer(BaseModel):
 
     signature: str
     items: list[ExplainedItem]
-
-
-class RowsAnswer(BaseModel):
-    """The worst rows of a scored file by one of its numbers."""
-
-    file: str = Field(description="The name of the file: pass it as `file` in later requests.")
-    by: str
-    columns: list[str] = Field(description="Numbers that the file has.")
-    total: int
-    failed: int = Field(description="Rows without that number.")
-    matching: int = Field(description="Rows that pass the filters.")
-    histogram: dict[str, list[float]] = Field(description="Rows (`counts`) between each two `edges`, unfiltered.")
-    readings: dict[str, int] | None = Field(None, description="Rows whose match is good, doubtful and poor.")
-    rows: list[dict[str, Any]]
 
 
 class StoredAnswer(BaseModel):
@@ -194,6 +167,12 @@ class Problem(BaseModel):
     request_id: str | None = None
 
 
+GROUPS = {
+    "Captions": "Score, rank and explain captions of an image.",
+    "Training": "Rewards for reinforcement learning.",
+    "Monitoring": "Health, version and metrics.",
+}
+GROUP_OF = {"reward": "Training"}  # routes that are not about captions
 _PROBLEMS = {
     400: "Malformed HTTP request.",
     401: "Missing or wrong token.",
@@ -209,7 +188,6 @@ JSON, FORM = "application/json", "multipart/form-data"
 _FILE = {"type": "string", "format": "binary"}
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _LINES = {"type": "array", "items": {"type": "string"}, "description": "Human captions."}
-_SCORED = "An output file of msdscore score, or as text the `file` of an earlier answer."
 _KIND: dict[str, Any] = {
     "name": "kind",
     "in": "query",
@@ -221,16 +199,30 @@ _SET: dict[str, Any] = {
     "schema": {"type": "boolean", "default": False},
     "description": "Score the captions as one candidate set (Soft-MSD) instead of separately.",
 }
-PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET]}  # of the query
+FIELDS = ("words", "maps", "look", "all")  # parts of an explanation that can be requested
+_FIELDS: dict[str, Any] = {
+    "name": "fields",
+    "in": "query",
+    "schema": {"type": "string", "default": "all", "examples": ["words", "words,look"]},
+    "description": (
+        "Parts to return, separated by commas: `words` (score, words, suggestions, under 2 kB per caption), `maps` "
+        "(patches and maps), `look` (colours, and scales of the maps), or `all`."
+    ),
+}
+_DOUBT: dict[str, Any] = {
+    "name": "doubt",
+    "in": "query",
+    "schema": {"type": "number", "default": ZERO, "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "description": "Words with a p-value below this are `doubtful`: likely wrong, or to check.",
+}
+PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET, _FIELDS, _DOUBT]}  # of the query
 
 
 def request_of(route: str) -> dict[str, Any]:
     """Return the request body of a route, for the OpenAPI document."""
     item, items, reward = ({"$ref": f"#/components/schemas/{model.__name__}"} for model in _PARSED_MODELS)
-    query = RowsQuery.model_json_schema()["properties"]
     image = {FORM: _form(["image", "caption"], {"image": _FILE, "caption": _TEXTS, "reference": _LINES})}
     bodies: dict[str, dict[str, Any]] = {
-        "rows": {FORM: _form(["file"], {"file": {**_FILE, "description": _SCORED}, **query})},
         "images": {FORM: _form(["image"], {"image": _FILE})},
         "reward": {JSON: reward},
         "figure": {JSON: item, **image},
@@ -268,10 +260,12 @@ def complete_openapi(app: "FastAPI", *, token: bool, open_paths: frozenset[str])
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schema.pop("$defs", None)
             components.setdefault("schemas", {}).setdefault(model.__name__, schema)
+        document["tags"] = [{"name": name, "description": text} for name, text in GROUPS.items()]
+        if not token:
+            return document
         text = "The token that the service was started with (--token or MSDSCORE_TOKEN)."
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "description": text}}
-        # Without a token, every request is answered, with or without the header.
-        document["security"] = [{"token": []}] if token else [{}, {"token": []}]
+        document["security"] = [{"token": []}]
         for path in open_paths & document["paths"].keys():
             for method in document["paths"][path].values():
                 method["security"] = []

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 GRACE = 30  # seconds for requests in flight when the service stops
 KEEP_ALIVE = 15  # seconds between two requests of a connection
+PROBES = (0.0, 0.05, 0.5, 2.0)  # seconds after which a client that has closed its side is sent a probe
+_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # clients ignore it
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -111,6 +113,22 @@ def _connection_class(settings: ServeSettings) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             self._stop_timer()
+
+        def eof_received(self) -> bool:  # type: ignore[override]
+            """Keep the connection of a client that has only closed its side; one that is gone rejects the probes.
+
+            Without them, the work for a closed connection would not be cancelled.
+            """
+            if self.cycle is None or self.cycle.more_body or self.cycle.response_started:
+                return False
+            self.cycle.keep_alive = False
+            for seconds in PROBES:
+                self.loop.call_later(seconds, self._probe, self.cycle)
+            return True
+
+        def _probe(self, cycle: Any) -> None:
+            if not cycle.response_started and not self.transport.is_closing():
+                self.transport.write(_PROBE)
 
         def _watch_headers(self) -> None:
             """Close the connection unless a whole request has come in time; dripping bytes do not extend it."""

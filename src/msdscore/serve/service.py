@@ -2,6 +2,8 @@
 
 import asyncio
 import ctypes
+import math
+import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,23 +13,22 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
-import pyarrow as pa
-import torch
 from PIL.Image import Image
 
+from msdscore import threads
+from msdscore.core.evidence import ZERO
 from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError, require
-from msdscore.explain.explanation import Explanations, embed_image, explain_embedded
+from msdscore.explain.explanation import Explanation, Explanations, embed_image, explain_embedded
 from msdscore.explain.look import thumbnail
+from msdscore.forms.base import LIKELY_WRONG, finding
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Scores
+from msdscore.scoring.results import Score, Scores
 from msdscore.serve.batching import Batcher
-from msdscore.serve.page import explanation_documents
+from msdscore.serve.page import Parts, explanation_documents
 from msdscore.serve.reading import RequestItem, Stored
-from msdscore.serve.rows import read_table, worst_rows
-from msdscore.serve.schema import RowsQuery
 from msdscore.serve.settings import RequestError, ServeSettings
 
 Result = TypeVar("Result")
@@ -74,9 +75,8 @@ class Service:
         # Matplotlib's settings are global: figures are drawn one at a time.
         self._drawer = ThreadPoolExecutor(1, thread_name_prefix="msdscore-draw")
         self._pixels = PixelBudget(settings.max_decoded)
-        self._figures, self._files = asyncio.Semaphore(MAX_FIGURES), asyncio.Semaphore(1)
-        self.images = Stored[bytes]("image", "/v1/images", settings.max_stored)
-        self._tables = Stored[pa.Table]("file", "/v1/rows", settings.max_stored)
+        self._figures = asyncio.Semaphore(MAX_FIGURES)
+        self.images = Stored(settings.max_stored)
         self._latest = OrderedDict[str, tuple[Image, Embedded]]()  # explained uploads; used by the worker only
         self._accepted = 0  # images that wait or are processed
         self._idle: asyncio.TimerHandle | None = None
@@ -114,10 +114,10 @@ class Service:
         with self._accept(len(items)):
             return await gather_all(self._score(item, together) for item in items)
 
-    async def explain(self, items: Sequence[RequestItem], *, together: bool) -> list[dict[str, Any]]:
+    async def explain(self, items: Sequence[RequestItem], parts: Parts, *, together: bool) -> list[dict[str, Any]]:
         """Explain every image's captions as plain values, with errors for those that cannot be read."""
         with self._accept(len(items)):
-            return await gather_all(self._explain(item, together) for item in items)
+            return await gather_all(self._explain(item, parts, together) for item in items)
 
     async def figure(
         self, item: RequestItem, draw: Callable[[Explanations | None, dict[int, str]], bytes], *, together: bool
@@ -128,18 +128,6 @@ class Service:
                 explanations, reasons = await self._explanations(item, together)
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
-
-    async def rows(self, query: RowsQuery, upload: tuple[str, bytes] | None, name: str) -> dict[str, Any]:
-        """Return the worst rows of an uploaded scored file, or of the one that an earlier response has named."""
-        if upload is not None:
-            with self._accept(1):
-                async with self._files:
-                    table = await read_table(*upload, self.settings)
-                    name = await self._tables.add(upload[1], table, table.nbytes)
-        try:
-            return await asyncio.to_thread(worst_rows, self._tables.get(name), query) | {"file": name}
-        except ValueError as error:
-            raise RequestError(422, f"file: {error}") from error
 
     @contextmanager
     def _accept(self, images: int) -> Iterator[None]:
@@ -172,16 +160,22 @@ class Service:
             self.metrics.failed.inc(len(captions))
             numbers = [error] * len(captions)
         sets = [0] * len(captions) if together else list(range(len(captions)))
-        return Scores.of(captions, numbers, sets, self._pipeline.config, self.signature)
+        scores = Scores.of(captions, numbers, sets, self._pipeline.form, self.signature)
+        for score in scores:
+            if score.error is None:
+                self.metrics.observe(score)
+        return scores
 
-    async def _explain(self, item: RequestItem, together: bool) -> dict[str, Any]:
+    async def _explain(self, item: RequestItem, parts: Parts, together: bool) -> dict[str, Any]:
         count = len(item.captions)
         try:
             if item.too_long is not None and item.error is None:
-                return explanation_documents(None, dict.fromkeys(range(count), item.too_long), count)
+                return explanation_documents(None, dict.fromkeys(range(count), item.too_long), count, parts)
             explained = await self._explanations(item, together)
+            for explanation in explained[0] or ():
+                self.metrics.observe_words(explanation)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._decoders, explanation_documents, *explained, count)
+            return await loop.run_in_executor(self._decoders, explanation_documents, *explained, count, parts)
         except RowError as error:
             self.metrics.failed.inc(count)
             return {"error": str(error), "explanations": [None] * count, "errors": [str(error)] * count}
@@ -211,7 +205,7 @@ class Service:
         await self._pixels.take(held)
         try:
             image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, item.content)
-            prepared = min(held, image.prepared.pixels.numel() // 3)
+            prepared = min(held, math.prod(image.prepared.pixels.shape) // 3)
             self._pixels.give(held - prepared)
             held = prepared
             yield image
@@ -279,12 +273,9 @@ class Service:
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Limit torch to one thread: encoding one caption gains little from more, and loses much on busy cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads.restored():
+        threads.use(1)
         yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class PixelBudget:
@@ -341,3 +332,37 @@ class Metrics:
         self.busy = counter("msdscore_worker_seconds", "Time that the worker spent on batches.")
         self.failed = counter("msdscore_captions_failed", "Captions without a score.")
         self.waiting = kinds.Gauge("msdscore_queue", "Jobs in the queue.", registry=registry)
+        # What the captions are like: a change shows that images, captions or their source have changed.
+        tenths = [number / 10 for number in range(1, 10)]
+        self.match = histogram("msdscore_match", "Probability that a caption belongs to its image.", buckets=tenths)
+        self.verdicts = counter("msdscore_verdicts", "Scored captions by verdict.", ["verdict"])
+        self.unreadable = counter("msdscore_captions_unreadable", "Captions that the encoder cannot read.")
+        self.warnings = counter("msdscore_warnings", "Warnings about captions and images, by kind.", ["warning"])
+        self.words = counter("msdscore_words", "Judged words of explained captions.")
+        self.flagged = counter("msdscore_words_flagged", "Judged words that are likely wrong.")
+
+    def observe(self, score: Score) -> None:
+        """Count a scored caption: its match, verdict and warnings."""
+        if not score.readable:
+            self.unreadable.inc()
+        elif score.match is not None:
+            self.match.observe(score.match)
+        self.verdicts.labels((score.verdict if score.readable else None) or "none").inc()
+        for warning in score.warnings:
+            self.warnings.labels(kind_of(warning)).inc()
+
+    def observe_words(self, explanation: Explanation) -> None:
+        """Count an explained caption and its words."""
+        self.observe(explanation.score)
+        judged = [unit for unit in explanation.units if unit.content and unit.p_value is not None]
+        self.words.inc(len(judged))
+        self.flagged.inc(sum(finding(unit, ZERO) == LIKELY_WRONG for unit in judged))
+
+
+def kind_of(warning: str) -> str:
+    """Return the constant part of a warning: without the words and numbers of the caption.
+
+    >>> kind_of("unknown words: zyzzyva"), kind_of("2 of 5 references ignored: empty or not text")
+    ('unknown words', 'references ignored')
+    """
+    return re.sub(r"^[\d\W]*(of \d+ )?", "", warning).partition(":")[0][:40]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from msdscore.errors import require
 from msdscore.text.normal import clean, invisible, loose_marks
-from msdscore.text.words import STOP_WORDS, WORD, Span, each_word, token_groups
+from msdscore.text.words import STOP_WORDS, WORD, Span, content_words, each_word, token_groups
 
 LIST = "list of words"
 SHUFFLED = "shuffled words"
@@ -32,14 +32,18 @@ NO_WORDS = "no words"
 INVISIBLE = "invisible characters"
 STRAY_MARKS = "stray marks"
 LOOK_ALIKE = "look-alike letters"
+BRIEF = "few content words"  # only for the guard
 APPENDED = "words appended"  # only for the guard: as a warning it would be wrong too often
 # Warnings about texts that are optimised for the score.
-GUARDED = FORM_WARNINGS | {INVISIBLE, STRAY_MARKS, LOOK_ALIKE, APPENDED}
+GUARDED = FORM_WARNINGS | {INVISIBLE, STRAY_MARKS, LOOK_ALIKE, APPENDED, BRIEF}
 GUARD = 1.0  # subtracted from the reward of such a text
-ABOUT_ITSELF = "speaks of itself"
+BOILERPLATE = "assistant boilerplate"
+FEWEST, BREVITY = 5, 0.1  # content words, and the share of the guard that is subtracted for every one that is missing
+UNFAMILIAR = "unlike the images that this encoder knows"
+WITHHOLDING = FORM_WARNINGS | {UNFAMILIAR}  # warnings of captions and images that get no verdict
 
 _SHOWN = 3  # unknown words that are listed
-_PIECES = 4  # a word in at least so many pieces, of under two letters on average, is a row of letters to the encoder
+_PIECES = 4  # a word that is split into at least 4 subwords of under two letters on average is unknown to the encoder
 
 _LETTERS = re.compile(r"[^\W\d_]+")
 _FEW = 3  # words, of which half are enough
@@ -125,7 +129,7 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
     >>> text_warnings("Eine Katze schaut in die Kamera", english=True), text_warnings("the", english=True)
     (('not English',), ('only stop words',))
     >>> text_warnings("As an AI language model, I cannot see images.", english=True), text_warnings("!!!", english=True)
-    (('speaks of itself',), ('no words',))
+    (('assistant boilerplate',), ('no words',))
     """
     caption, cleaned = text, clean(text)
     text = caption if cleaned is None else cleaned.text
@@ -146,7 +150,7 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
             warnings.append(LOOK_ALIKE)
             break
     if _SELF.search(lower):
-        warnings.append(ABOUT_ITSELF)
+        warnings.append(BOILERPLATE)
         return tuple(warnings)
     return (*warnings, *form_warnings(words, english=readable))
 
@@ -166,16 +170,37 @@ def guarded_warnings(text: str) -> tuple[str, ...]:
     return (APPENDED,) if _is_plain_english(words) and trails_off(words) else ()
 
 
-def guard_reward(reward: float | None, text: str, guard: float) -> tuple[float | None, tuple[str, ...]]:
+def guard_reward(
+    reward: float | None, text: str, guard: float, warnings: Sequence[str] = ()
+) -> tuple[float | None, tuple[str, ...]]:
     """Subtract `guard` from the reward of a text with `guarded_warnings`, and return these too.
 
-    >>> guard_reward(0.5, "dog beach ball sand ocean wave sky", GUARD), guard_reward(0.5, "a dog on a beach", GUARD)
-    ((-0.5, ('list of words',)), (0.5, ()))
+    A text of few content words loses a part of it, since "a dog" must not beat a detailed true caption. There is no
+    reward for a text that the encoder cannot read, by the `warnings` of its score.
+
+    >>> guard_reward(0.5, "dog beach ball sand ocean wave sky", GUARD), guard_reward(0.5, "the dog", GUARD)
+    ((-0.5, ('list of words',)), (0.09999999999999998, ('few content words',)))
+    >>> guard_reward(0.5, "a black dog runs along a sandy beach", GUARD)
+    (0.5, ())
+    >>> guard_reward(0.5, "ein Hund am Strand", GUARD, [NOT_ENGLISH])
+    (None, ())
     """
-    if reward is None:
+    if reward is None or NOT_ENGLISH in warnings:
         return None, ()
-    warnings = guarded_warnings(text)
-    return reward - guard if warnings else reward, warnings
+    found = guarded_warnings(text)
+    missing = 0 if found else FEWEST - len(content_words(text))
+    if missing > 0:
+        return reward - BREVITY * missing * guard, (BRIEF,)
+    return reward - guard if found else reward, found
+
+
+def withheld(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the warnings of a score that withhold its verdict.
+
+    >>> withheld(["repeated", "unknown words: xyz"])
+    ('repeated',)
+    """
+    return tuple(warning for warning in warnings if warning in WITHHOLDING)
 
 
 def mark_warnings(text: str) -> tuple[str, ...]:

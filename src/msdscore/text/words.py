@@ -10,7 +10,7 @@ are sums over tokens.
 Each word has its stem and whether it is a content word, negated, and new:
 
 >>> words = segment("A dog, no cats. Two dogs!", compounds=False)
->>> [(word.stem, word.denied, word.new) for word in words if word.content]
+>>> [(word.stem, word.negated, word.new) for word in words if word.content]
 [('dog', False, True), ('cat', True, True), ('two', False, True), ('dog', False, False)]
 
 With the character spans of an encoder's tokens, each word has the indices of its tokens:
@@ -45,8 +45,8 @@ too toward towards under up upon us various ve very via view was wasn't we were 
 whom whose why will with within without would yes you your
 """
 STOP_WORDS = frozenset(_LIST.split())
-_DENIALS = frozenset({"no", "not", "without", "nobody", "none", "never", "nothing", "neither", "nor", "cannot"})
-_DENIED_WORDS = 3  # after a denial, up to the next of these marks
+_NEGATIONS = frozenset({"no", "not", "without", "nobody", "none", "never", "nothing", "neither", "nor", "cannot"})
+_NEGATED_WORDS = 3  # after a negation, up to the next of these marks
 _BREAKS = frozenset(".,;:!?")
 _BRIDGE = "of"
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "grey")
@@ -81,7 +81,7 @@ class Word(NamedTuple):
     end: int
     stem: str  # in lower case and without the s of a plural; empty for a mark
     content: bool  # names something to see
-    denied: bool  # within reach of "no", "without", "isn't"
+    negated: bool  # within reach of "no", "without", "isn't"
     new: bool  # the first of its stem in the caption
     tokens: tuple[int, ...] = ()  # indices of its tokens
 
@@ -110,12 +110,12 @@ def segment(caption: str, spans: Sequence[Span] = (), *, compounds: bool = True)
         text, tokens = caption[start:end], tuple(owned.get(number, ()))
         if not is_word:
             reach = 0 if text in _BREAKS else reach
-            words.append(Word(text, start, end, "", content=False, denied=False, new=False, tokens=tokens))
+            words.append(Word(text, start, end, "", content=False, negated=False, new=False, tokens=tokens))
             continue
         base, content, denies = _meaning(plain[slice(*found[number][:2])])
         words.append(Word(text, start, end, base, content, reach > 0, base not in seen, tokens))
         seen.add(base)
-        reach = _DENIED_WORDS if denies else max(reach - 1, 0)
+        reach = _NEGATED_WORDS if denies else max(reach - 1, 0)
     return tuple(words)
 
 
@@ -127,7 +127,7 @@ def _meaning(text: str) -> tuple[str, bool, bool]:
         # Accents must not hide a word: "dóg" is judged as "dog".
         bare = "".join(sign for sign in unicodedata.normalize("NFD", word) if not unicodedata.combining(sign))
         word = bare if bare.isascii() else word
-    denies = word in _DENIALS or word.endswith("n't")
+    denies = word in _NEGATIONS or word.endswith("n't")
     return stem(word), word not in STOP_WORDS and not denies, denies
 
 

@@ -6,14 +6,16 @@ network of `mini`, or one side of any registered encoder.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from msdscore.core.evidence import Bank
+from msdscore.core.gpu.device import launching
 from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
 from msdscore.encoders.aligned.towers import (
     ImageTower,
@@ -26,36 +28,23 @@ from msdscore.encoders.aligned.towers import (
     keep_content,
     read_spec,
 )
-from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
+from msdscore.encoders.backbone import Backbone, place
 from msdscore.encoders.base import Encoder, Features, Prepared, Sentences
+from msdscore.encoders.loading.banks import read_bank, uncalibrated
 from msdscore.encoders.loading.checkpoints import BANK, find_checkpoint, locate, looks_like_hub_name
 from msdscore.encoders.loading.hashing import verify_files, verify_sums
-from msdscore.encoders.loading.tensors import read_bank, read_tensors, widened
+from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini.lite2 import Lite2Images
 from msdscore.encoders.mini.minilm import MiniLMTexts
+from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.encoders.vision.preprocessing import preprocessing_of
-from msdscore.errors import ConfigError, MSDScoreError, WeightsError
+from msdscore.errors import MSDScoreError, WeightsError
 
 MODEL_TYPE = "msdscore-aligned"
 FORMAT = 2
 
 Spec = TypeVar("Spec")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlignedOptions(SharedOptions):
-    """User options of an aligned encoder."""
-
-    image_backbone: str = ""  # another location of the same weights
-    text_backbone: str = ""
-
-    def __post_init__(self) -> None:
-        SharedOptions.__post_init__(self)
-        if self.compile:
-            raise ConfigError(f"an aligned encoder cannot be compiled; omit compile={self.compile!r}")
-        if self.resize == "device":
-            raise ConfigError("an aligned encoder resizes images with Pillow; omit resize='device'")
 
 
 class AlignedEncoder(Backbone):
@@ -76,17 +65,32 @@ class AlignedEncoder(Backbone):
         self._image, self._text, self._heads = image, text, heads
         self.bank, self.recommended = bank, recommended
         if hasattr(text, "sentences"):
-            self.encode_sentences: Sentences = text.sentences
+            self.encode_sentences: Sentences = self._sentences
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """Preprocess an image for the image tower."""
-        return self._image.prepare(image)
+        """Preprocess an image for the image tower, which resizes it if the steps do not."""
+        steps = self.preprocessing
+        return super().prepare(image) if steps is not None and steps.on_device else self._image.prepare(image)
+
+    def as_published(self) -> Encoder:
+        """Return the backbone as published if it is one encoder, else this encoder."""
+        encoders = [getattr(tower, "encoder", None) for tower in (self._image, self._text)]
+        backbone = encoders[0] if encoders[0] is encoders[1] else None
+        if backbone is None:
+            return self
+        published: Encoder = getattr(backbone, "as_published", lambda: backbone)()
+        return published
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         return self._heads.states("image", _moved(self._image.features(images), self.device))
 
     def _read(self, texts: Sequence[str]) -> Features:
         return self._heads.states("text", _moved(self._text.features(texts), self.device))
+
+    def _sentences(self, texts: Sequence[str]) -> Tensor:
+        sentences: Any = self._text
+        with launching(self.device):
+            return sentences.sentences(texts)
 
 
 def load_aligned(
@@ -98,8 +102,6 @@ def load_aligned(
         WeightsError: files are missing or damaged, or a backbone is not the one that the heads were trained on.
     """
     chosen = read_options(AlignedOptions, options)
-    if revision is not None and source.startswith("package:"):
-        raise ConfigError(f"{name} is part of this version of msdscore and has no revisions; omit revision")
     checkpoint = find_checkpoint(locate(source), revision=revision)
     config = checkpoint.read_json("config.json")
     if config.get("format") != FORMAT:
@@ -141,7 +143,10 @@ def load_aligned(
         image=image_tower,
         text=text_tower,
         heads=heads.to(placement.device).eval().requires_grad_(False),
-        bank=read_bank(bank)[0] if bank.is_file() else None,
+        bank=uncalibrated(
+            read_bank(bank)[0] if bank.is_file() else None,
+            is_default=chosen.has_default_vectors and placement.dtype_name == config.get("dtype", placement.dtype_name),
+        ),
         # As in the configuration of the score: JSON has no tuples.
         recommended=best and {key: tuple(item) if isinstance(item, list) else item for key, item in best.items()},
     )
@@ -194,16 +199,20 @@ class EncoderTower:
             # Only a family that reads in windows has the option for long texts; its default is to window.
             extra: dict[str, Any] = {} if options.long_text == "window" else {"long_text": options.long_text}
             loaded[key] = load_encoder(source, device=options.device, dtype=options.dtype, revision=revision, **extra)
-        self._spec, self._whole, encoder = spec, options.whole, loaded[key]
+        self._spec, self._whole, self.encoder = spec, options.whole, loaded[key]
+        encoder = self.encoder
         self._encode: Any = encoder.encode_images if isinstance(spec, ImageTowerSpec) else encoder.encode_texts
-        self.device, self.preprocessing, self.prepare = encoder.device, preprocessing_of(encoder), encoder.prepare
+        self.device = torch.device(encoder.device)
+        self.preprocessing, self.prepare = preprocessing_of(encoder), encoder.prepare
 
     @torch.no_grad()
     def features(self, items: Sequence[Any]) -> Features:
         """Points and pooled vectors of the encoder."""
         vectors = self._encode(items)
-        whole = Features(vectors.points, vectors.mask) if self._whole else None
-        every = Features(vectors.points, vectors.mask, vectors.pooled, vectors.layout, whole)
+        # An encoder without torch returns NumPy arrays.
+        points, mask, pooled = (torch.as_tensor(array) for array in (vectors.points, vectors.mask, vectors.pooled))
+        whole = Features(points, mask) if self._whole else None
+        every = Features(points, mask, pooled, vectors.layout, whole)
         content = isinstance(self._spec, TextTowerSpec) and self._spec.words == "content"
         return keep_content(every, items) if content else every
 

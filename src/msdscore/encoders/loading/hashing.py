@@ -158,18 +158,23 @@ def verify_files(files: Sequence[Path], expected: str, *, source: str) -> None:
         )
 
 
-def verify_sums(folder: Path) -> None:
-    """Raise if the files of a folder differ from its list; a folder without a list is not checked.
+def listed_files(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file that the list of a folder names; empty without a list."""
+    listed = folder / SUMS
+    lines = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    return {Path(name).name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def verify_sums(folder: Path, *, only: Sequence[str] = ()) -> None:
+    """Raise if the files of a folder, or `only` these, differ from its list; a folder without a list is not checked.
 
     Raises:
         WeightsError: a listed file is missing or differs.
     """
-    listed = folder / SUMS
-    if not listed.is_file():
-        return
-    for line in listed.read_text(encoding="utf-8").splitlines():
-        expected, _, name = line.partition("  ")
-        path = folder / Path(name).name
+    for name, expected in listed_files(folder).items():
+        path = folder / name
+        if only and name not in only:
+            continue
         if not path.is_file() or file_sha256(path) != expected:
             state = "is damaged" if path.is_file() else "is missing"
             raise WeightsError(f"{path}: {state} ({SUMS} lists {expected[:12]}…); install or export it again")

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from msdscore.encoders.backbone import Identity, LargeOptions, place, read_options
+from msdscore.encoders.backbone import place
 from msdscore.encoders.loading.checkpoints import Checkpoint, Needs, find_checkpoint
+from msdscore.encoders.options import Identity, LargeOptions, read_options
 from msdscore.encoders.tokens import literal_backend
 from msdscore.encoders.vision.preprocessing import Preprocessing, read_preprocessing
 from msdscore.errors import ConfigError, WeightsError, require

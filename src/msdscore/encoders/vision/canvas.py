@@ -24,6 +24,7 @@ class View(NamedTuple):
     resized: tuple[int, int]
     offset: tuple[int, int]  # left, top of the canvas in the resized image; negative if padded
     canvas: tuple[int, int]
+    warnings: tuple[str, ...] = ()  # about the file of the image
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class Preprocessing:
 def view_of(steps: Preprocessing, size: tuple[int, int]) -> View:
     """The location of an image of `size` (width, height) on the canvas.
 
-    >>> view_of(Preprocessing(resize=32, crop=(32, 32)), (128, 64))
-    View(size=(128, 64), resized=(64, 32), offset=(16, 0), canvas=(32, 32))
+    >>> view_of(Preprocessing(resize=32, crop=(32, 32)), (128, 64))[:4]
+    ((128, 64), (64, 32), (16, 0), (32, 32))
     """
     resized = steps.resize or size
     if isinstance(resized, int):  # of the shorter side

@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from msdscore.core.device import sent
+from msdscore.core.arrays import Float, Int, UInt8
+from msdscore.core.gpu.device import sent
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.vision.canvas import Preprocessing, View
 from msdscore.encoders.vision.nvjpeg import NvJpeg
@@ -46,7 +46,7 @@ def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.
         for numbers in _together([file.view.size for file in files]):
             views = [files[number].view for number in numbers]
             batch = _black([view.size for view in views], device)
-            good = _decode([files[number].pixels for number in numbers], views, batch)
+            good = _decode([_tensor(files[number]) for number in numbers], views, batch)
             resized = resize(batch, views, steps)
             for number, view, pixels, taken in zip(numbers, views, resized, good, strict=True):
                 canvases[number] = Prepared(pixels, view) if taken else None
@@ -90,20 +90,25 @@ def on_canvases(images: Sequence[Prepared], steps: Preprocessing, device: torch.
     sizes = [(image.pixels.shape[2], image.pixels.shape[1]) for image in images]
     ready = [number for number, size in enumerate(sizes) if size == images[number].view.canvas]
     if len(ready) == len(images):
-        return _stacked([image.pixels for image in images], device)
+        return _stacked([_tensor(image) for image in images], device)
     width, height = images[0].view.canvas
     batch = torch.empty((len(images), 3, height, width), dtype=torch.uint8, device=device)
     if ready:
-        batch[_index(ready, device)] = _stacked([images[number].pixels for number in ready], device)
+        batch[_index(ready, device)] = _stacked([_tensor(images[number]) for number in ready], device)
     rest = sorted(set(range(len(images))) - set(ready))
     for group in _together([sizes[number] for number in rest]):
         numbers = [rest[index] for index in group]
         pixels = _black([sizes[number] for number in numbers], device)
         for row, number in zip(pixels, numbers, strict=True):
-            image = sent(images[number].pixels, device)
+            image = sent(_tensor(images[number]), device)
             row[:, : image.shape[1], : image.shape[2]] = image
         batch[_index(numbers, device)] = resize(pixels, [images[number].view for number in numbers], steps)
     return batch
+
+
+def _tensor(image: Prepared) -> Tensor:
+    """The pixels of an image, which are a NumPy array unless they were decoded on the device."""
+    return torch.from_numpy(image.pixels) if isinstance(image.pixels, np.ndarray) else image.pixels
 
 
 def _index(numbers: Sequence[int], device: torch.device) -> Tensor:

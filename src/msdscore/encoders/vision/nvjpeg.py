@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
 from torch import Tensor
 
+from msdscore.core.arrays import UInt8
 from msdscore.errors import ConfigError
 
 _GPU_HYBRID = 2  # nvjpegBackend_t: Huffman codes are decoded by the GPU too

@@ -13,9 +13,8 @@ from json import JSONDecoder
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from msdscore.errors import InputError, one_line, shortened
+from msdscore.io.arrow import pa
 from msdscore.io.hashing import file_key
 from msdscore.io.stores import CODECS, without_compression
 

@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.ipc
-import pyarrow.parquet as pq
-
 from msdscore.errors import InputError, MSDScoreError, one_line, require, shortened
+from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.hashing import file_key
 from msdscore.io.inputs.formats import Record, Records, not_finite, python_rows, require_distinct
 

@@ -5,10 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from msdscore.errors import InputError, shortened
+from msdscore.io.arrow import pa, pq
 from msdscore.io.inputs.columns import CAPTION_NAMES, first_of
 from msdscore.io.inputs.formats import JSON, Record, Records, RepeatedNameError, shallow, valid_text
 from msdscore.io.stores import mark
@@ -18,6 +16,7 @@ TEXT_ENDINGS = ("txt", "caption", "text")
 CAPTION_LISTS = ("captions", "texts", "sentences")
 SHARED_KEY = "is that of several samples"  # part of the warning about such a key
 DOWNLOADED = "success"  # img2dataset's status of a downloaded image
+_AMBIGUOUS = {"status": "ambiguous", "error_message": "the metadata table has different rows with this key"}
 _METADATA = ("key", "uid", "caption", "text", "status", "error_message")  # columns read from the metadata table
 
 
@@ -61,7 +60,12 @@ class TarSamples(Records):
             rows = pq.read_table(path, columns=names).to_pylist()
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: cannot be read as metadata of its tar ({error}); repair or delete it") from error
-        return {str(row[key_name]): {name: value for name, value in row.items() if value is not None} for row in rows}
+        metadata: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            values = {name: value for name, value in row.items() if value is not None}
+            if metadata.setdefault(str(row[key_name]), values) != values:
+                metadata[str(row[key_name])] = _AMBIGUOUS
+        return metadata
 
 
 def _records(sample: TarSample, metadata: Mapping[str, Mapping[str, Any]]) -> Iterator[Record]:

@@ -10,11 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from msdscore.errors import ConfigError
+from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.inputs.formats import python_rows
 from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
 
@@ -108,7 +105,10 @@ def json_value(value: Any) -> str:
 
 def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
     # Arrow does not infer uint64 for integers of 2⁶³ and more.
+    has_floats = any(type(value) is float for value in values)
     for wanted in (kind, None, pa.uint64()):
+        if has_floats and wanted is not None and pa.types.is_integer(wanted):
+            continue  # Arrow would silently truncate 0.5 to 0
         try:
             # Times in nanoseconds, which Python does not have, are text.
             is_text = getattr(wanted, "unit", None) == "ns" and not pa.types.is_duration(wanted)

@@ -3,16 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any, Self, TypeVar
 
 from msdscore.errors import RunError
+from msdscore.io.arrow import pa, pq
 from msdscore.io.atomic import remove_owned, replacing, take_folder, write_bytes
 from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
@@ -44,18 +42,23 @@ class Summary:
         return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
-class Run(ExitStack):
+class Run:
     """An open run, whose parts are in a folder next to the output until `finish` writes the output.
 
     Only one process at a time can open it. Use `with`, or call `close`.
     """
 
     def __init__(self, output: Path, manifest: Mapping[str, Any]) -> None:
-        super().__init__()
         self.output, self.manifest = output, manifest
         self._sidecar, self._folder = run_files(output)
         self._lock = take_folder(self._folder)
-        self.callback(self._lock.release)
+        self.close = self._lock.release
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def keys(self) -> dict[int, str]:
         """Return the keys of the complete parts by part number, in order; empty for parts written without one."""
@@ -111,6 +114,15 @@ class Run(ExitStack):
                 raise RunError(f"{path}: is damaged; delete it and run again") from error
             yield conform(part, wanted)
 
+    def _check_complete(self, rows: int | None) -> None:
+        numbers = list(self.keys())
+        if not numbers or numbers != list(range(len(numbers))):
+            missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
+            raise RunError(f"{self.output}: part {missing} is missing; run again to compute it")
+        count = 0 if rows is None else sum(pq.read_metadata(self._part(number)).num_rows for number in numbers)
+        if rows is not None and count != rows:
+            raise RunError(f"{self.output}: the parts have {count} rows, expected {rows}; {REMEDY}")
+
     def finish(
         self,
         tables: Iterable[pa.Table | JsonRows] | None = None,
@@ -125,18 +137,11 @@ class Run(ExitStack):
         """Stream tables into the output, write the run metadata next to it, remove the folder, and close.
 
         `tables` are the rows of the output, by default the parts in order. `rows` is the number of rows expected in
-        the parts.
-        `metadata` goes into the schema of a Parquet output, `notes` into the run metadata. `errors` and `warnings` are
-        the columns of error messages and of warnings. `check` is called after all tables are written and before the
-        output is renamed; it raises if the input has changed.
+        the parts. `metadata` goes into the schema of a Parquet output, `notes` into the run metadata. `errors` and
+        `warnings` are the columns of error messages and of warnings. `check` is called after all tables are written
+        and before the output is renamed; it raises if the input has changed.
         """
-        numbers = list(self.keys())
-        if not numbers or numbers != list(range(len(numbers))):
-            missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
-            raise RunError(f"{self.output}: part {missing} is missing; run again to compute it")
-        count = 0 if rows is None else sum(pq.read_metadata(self._part(number)).num_rows for number in numbers)
-        if rows is not None and count != rows:
-            raise RunError(f"{self.output}: the parts have {count} rows, expected {rows}; {REMEDY}")
+        self._check_complete(rows)
         output, folder = self.output, self._folder
         counts: dict[str, Any] = {"rows": 0, "failed": 0, "reasons": [], "warned": 0, "warnings": []}
         texts = {"failed": (errors, "reasons"), "warned": (warnings, "warnings")}

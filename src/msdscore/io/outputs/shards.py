@@ -8,10 +8,8 @@ from hashlib import blake2b
 from io import SEEK_END
 from typing import Any, BinaryIO
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from msdscore.errors import RunError, shortened
+from msdscore.io.arrow import pa, pq
 from msdscore.io.outputs.files import ROW_GROUP
 from msdscore.io.outputs.targets import REMEDY, json_bytes
 from msdscore.io.stores import exists, is_address, reading, split_query, writing

@@ -15,13 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened
+from msdscore.io.arrow import pa, pq
 from msdscore.io.atomic import write_bytes
+from msdscore.io.inputs.finder import image_tables
 from msdscore.io.inputs.formats import has_input_suffix
-from msdscore.io.inputs.rows import image_tables, open_rows
+from msdscore.io.inputs.rows import open_rows
 from msdscore.io.stores import is_address
 from msdscore.io.tar import is_image_name
 

@@ -25,7 +25,7 @@ const show = (name, value, digits = 4) => {
 // A mean with its interval, whose ends are null if they are unknown.
 const showMean = (name, [value, low, high], digits) =>
   show(name, value, digits) + (low === null ? "" : ` [${show(name, low, digits)}, ${show(name, high, digits)}]`);
-const READINGS = { good: [0.7, 1], doubtful: [0.3, 0.7], poor: [0, 0.3] };
+const VERDICTS = { good: [0.5, 1], doubtful: [0.2, 0.5], poor: [0, 0.2] };
 // A colour of the palette in the current colour scheme.
 const probe = document.createElement("i");
 document.body.append(probe);
@@ -479,13 +479,12 @@ function galleries() {
           make(
             "div",
             "facts",
-            ["match", "msd", partX, partY]
+            (numbers.match ? ["match"] : ["msd", partX, partY])
               .filter((name) => numbers[name])
               .map((name) => names[name] + arrow(name) + " " + show(name, numbers[name][card.row], 3))
               .join("  ") + (data.texts.system ? "  " + data.texts.system[card.row] : ""),
           ),
         );
-        node.append(...card.lines.map((text) => make("div", "line", text)));
         if (card.note) node.append(make("div", "note", card.note));
         node.addEventListener("click", () => detail(card.row));
         grid.append(node);
@@ -496,7 +495,7 @@ function galleries() {
   $("galleries").replaceChildren(...blocks);
 }
 
-const readingOf = (match) => Object.keys(READINGS).find((name) => match >= READINGS[name][0]) ?? "none";
+const readingOf = (match) => Object.keys(VERDICTS).find((name) => match >= VERDICTS[name][0]) ?? "none";
 
 // Numbers of good, doubtful and poor captions; each tile is a filter.
 function tiles() {
@@ -511,16 +510,16 @@ function tiles() {
     }
   const range = state.ranges.match?.join();
   $("tiles").replaceChildren(
-    ...Object.entries(counts).map(([reading, count]) => {
-      const tile = make("button", `tile ${reading}`);
-      const on = range === READINGS[reading].join();
+    ...Object.entries(counts).map(([verdict, count]) => {
+      const tile = make("button", `tile ${verdict}`);
+      const on = range === VERDICTS[verdict].join();
       tile.type = "button";
       tile.setAttribute("aria-pressed", String(on));
       const share = known ? Math.round((100 * count) / known) : 0;
-      tile.append(make("b", "", count.toLocaleString("en")), ` ${reading} `, make("small", "", `${share} %`));
+      tile.append(make("b", "", count.toLocaleString("en")), ` ${verdict} `, make("small", "", `${share} %`));
       tile.addEventListener("click", () => {
         if (on) delete state.ranges.match;
-        else state.ranges.match = READINGS[reading];
+        else state.ranges.match = VERDICTS[verdict];
         refresh();
       });
       return tile;

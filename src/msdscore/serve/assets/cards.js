@@ -1,13 +1,14 @@
 // One card per caption: text that is edited in place with coloured words, one number, one bar and one row of icons.
-import { html, useEffect, useRef } from "./preact.js";
+import { html, useLayoutEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
+import { Aligned } from "./difference.js";
+import { Broken, breakCaption } from "./break.js";
+import { openShare } from "./share.js";
 
 const { state, changed, headline, signed } = store;
 
 // Icons as SVG paths in a square of 24 by 24.
 const ICONS = {
-  numbers: "M5 4h14M5 4l7 8-7 8h14",
-  compare: "M8 4v16M8 4 4 8M8 4l4 4M16 20V4M16 20l-4-4M16 20l4-4",
   copy: "M9 9h11v11H9zM5 15H4V4h11v1",
   remove: "M6 6l12 12M18 6 6 18",
 };
@@ -49,6 +50,7 @@ function Card({ caption, place, shown }) {
     ${caption.error && html`<p class="note">${caption.error}</p>`}
     ${result?.warnings?.map((text) => html`<p class="note" key=${text}>${warning(text)}</p>`)}
     ${result && caption.numbers && html`<${Numbers} caption=${caption} />`}
+    ${caption.broken && html`<${Broken} caption=${caption} />`}
   </li>`;
 }
 
@@ -59,17 +61,17 @@ const warning = (text) => WARNINGS[text] ?? text[0].toUpperCase() + text.slice(1
 
 function Tools({ caption, place }) {
   const compared = state.compared.includes(caption.id);
-  const button = (icon, title, act, pressed) =>
+  const button = (name, title, act, pressed) =>
     html`<button
       type="button"
-      class="tool"
-      data-tool=${icon}
-      title=${title}
+      class=${name in ICONS ? "tool" : "tool named"}
+      data-tool=${name}
+      title=${name in ICONS ? title : undefined}
       aria-label=${`${title}, caption ${place + 1}`}
       aria-pressed=${pressed === undefined ? undefined : String(pressed)}
       onClick=${act}
     >
-      <${Icon} name=${icon} />
+      ${name in ICONS ? html`<${Icon} name=${name} />` : title}
     </button>`;
   const numbers = () => {
     caption.numbers = !caption.numbers;
@@ -77,6 +79,12 @@ function Tools({ caption, place }) {
   };
   return html`<div class="tool-row">
     ${caption.result && button("numbers", "Numbers", numbers, caption.numbers)}
+    ${store.isCurrent(caption) && state.image?.bitmap && button("share", "Share", () => openShare(caption))}
+    ${
+      store.isCurrent(caption) &&
+      caption.result.readable !== false &&
+      button("break", "Break it", () => breakCaption(caption), Boolean(caption.broken))
+    }
     ${state.captions.length > 1 && button("compare", "Compare", () => store.compare(caption, !compared), compared)}
     ${caption.text && button("copy", "Copy", () => copy(caption))}
     ${button("remove", "Remove", () => discard(caption))}
@@ -104,9 +112,21 @@ function Headline({ caption }) {
   const change = store.moved(caption);
   return html`<div class=${`match ${kind}`}>
     <b>${number}</b><small>${verdict}</small>
-    ${ref_msd != null && html`<small class="refs">Ref-MSD ${signed(ref_msd, 2)}</small>`}
+    ${
+      ref_msd != null &&
+      html`<small class="refs" title=${REF_MSD}>Ref-MSD ${signed(ref_msd, 2)}${rank(caption)}</small>`
+    }
     ${change && html`<small class="moved">${change}</small>`}
   </div>`;
+}
+
+const REF_MSD = "MSD with references. It has no fixed scale: compare it only between captions of this image.";
+
+// The rank of a caption by Ref-MSD among those of the image, since that number has no scale of its own.
+function rank(caption) {
+  const all = state.captions.map(({ result }) => result?.score.ref_msd).filter((value) => value != null);
+  if (all.length < 2) return "";
+  return `, rank ${1 + all.filter((value) => value > caption.result.score.ref_msd).length} of ${all.length}`;
 }
 
 // The match from 0 to 100 %; the bar is drawn from the start, so that the layout does not shift later.
@@ -124,12 +144,12 @@ function Bar({ caption }) {
 // A text field over the same text with coloured words, so that input methods, undo and selection work as usual.
 function Editor({ caption, place, shown }) {
   const field = useRef(null);
-  useEffect(() => {
-    if (!caption.text && state.focus === caption.id) {
-      state.focus = null;
-      field.current.focus({ preventScroll: true });
-      field.current.scrollIntoView({ block: "nearest" });
-    }
+  // Before the next key press: text that is typed right after Enter belongs to the new card.
+  useLayoutEffect(() => {
+    if (state.focus !== caption.id) return;
+    state.focus = null;
+    field.current.focus({ preventScroll: true });
+    field.current.scrollIntoView({ block: "nearest" });
   });
   const point = (event) => {
     const number = wordUnder(event, caption);
@@ -157,11 +177,26 @@ function Editor({ caption, place, shown }) {
       onPointerMove=${(event) => event.pointerType === "mouse" && point(event)}
       onPointerLeave=${() => state.word && ((state.word = null), changed())}
       onClick=${(event) => pin(caption, wordUnder(event, caption))}
+      ontouchstart=${(event) => (touched = event.touches[0])}
+      ontouchend=${(event) => tap(event, caption)}
       onFocus=${() => ((state.typing = true), (state.active = caption.id))}
       onBlur=${() => ((state.typing = false), store.sortCards(), store.rememberNow())}
     ></textarea>
     <span class="unseen" id=${`said-${caption.id}`}>${spoken(caption)}</span>
   </div>`;
+}
+
+// A tap on a word shows its regions without opening the keyboard; a second tap edits the caption.
+let touched = null;
+const STILL = 8; // pixels that a finger may move during a tap
+function tap(event, caption) {
+  const [end] = event.changedTouches;
+  if (!touched || Math.hypot(end.clientX - touched.clientX, end.clientY - touched.clientY) > STILL) return;
+  const number = wordUnder(end, caption);
+  if (number < 0 || event.target === document.activeElement) return;
+  if (state.pinned?.id === caption.id && state.pinned.number === number) return;
+  event.preventDefault();
+  pin(caption, number);
 }
 
 // Words keep their colours while another part of the text changes: the unchanged start and end still match.
@@ -200,7 +235,7 @@ function pieces(caption, shown) {
 export const coloured = ({ caption: text, result }) => pieces({ id: null, text, result }, -1);
 
 // The colours of a word on light and dark pages; none for a word that is neither supported nor in doubt.
-const colours = (look) =>
+export const colours = (look) =>
   look.back && {
     "--back": look.back,
     "--text": look.ink,
@@ -209,12 +244,12 @@ const colours = (look) =>
   };
 
 export function meaning(word, look) {
-  if (!look.judged) return "not judged";
+  if (!look.judged) return word.reason || "not judged";
   if (word.p_value != null) {
     const share = word.p_value < 0.1 ? (100 * word.p_value).toPrecision(2) : Math.round(100 * word.p_value);
-    if (word.p_value < 0.1) return `likely wrong: only ${share} % of true words look this unsupported`;
+    if (word.finding) return `${word.finding}: only ${share} % of true words have this little evidence`;
     const verdict = word.p_value < 0.5 ? "neither supported nor wrong" : "supported";
-    return `${verdict}: ${share} % of true words look like this`;
+    return `${verdict}: more evidence than ${share} % of true words`;
   }
   const size = Math.abs(word.gap).toFixed(2);
   return word.gap > 0 ? `likely wrong, +${size} nats` : `supported, −${size} nats`;
@@ -223,11 +258,11 @@ export function meaning(word, look) {
 function spoken(caption) {
   if (!caption.result) return "";
   const { words, look } = caption.result;
-  const inDoubt = ({ p_value, gap }) => (p_value != null ? p_value < 0.1 : gap > 0);
-  const doubt = words.filter((word, number) => look.words[number].judged && inDoubt(word)).map((word) => word.text);
-  const list = doubt.length ? `Likely wrong: ${doubt.join(", ")}.` : "";
+  const isWrong = ({ p_value, gap, finding }) => (p_value != null ? finding === "likely wrong" : gap > 0);
+  const wrong = words.filter((word, number) => look.words[number].judged && isWrong(word)).map((word) => word.text);
+  const list = wrong.length ? `Likely wrong: ${wrong.join(", ")}.` : "";
   const { number, verdict } = headline(caption);
-  return `${number} ${verdict}. ${list} Arrow keys show where each word looks.`;
+  return `${number} ${verdict}. ${list} Arrow keys show the regions that match each word.`;
 }
 
 function wordUnder(event, caption) {
@@ -262,14 +297,11 @@ function press(event, caption) {
   }
   if (event.key !== "Enter") return;
   event.preventDefault();
-  write("", caption.id);
+  store.focusOn(store.add("", { after: caption.id }));
 }
 
-function write(text, after) {
-  const caption = store.add(text, { after });
-  state.focus = caption.id;
-  return caption;
-}
+export const isAddress = (text) => /^https?:\/\/\S+$/.test(text);
+export const NO_ADDRESS = "Addresses are not loaded: save the image, then drop the file here.";
 
 // Each pasted line becomes a caption.
 function paste(event, caption) {
@@ -278,6 +310,10 @@ function paste(event, caption) {
     .split(/\r?\n/)
     .map((line) => line.trim())
     .filter(Boolean);
+  if (lines.length === 1 && isAddress(lines[0])) {
+    event.preventDefault();
+    return store.say(NO_ADDRESS, true);
+  }
   if (lines.length < 2) return;
   event.preventDefault();
   document.execCommand("insertText", false, lines[0]);
@@ -287,7 +323,8 @@ function paste(event, caption) {
 
 function Hints({ caption }) {
   const { suggestions = [], words } = caption.result;
-  if (!store.isCurrent(caption) || !suggestions.length) return null;
+  const missing = caption === hinted() ? (caption.result.missing ?? []) : [];
+  if (!store.isCurrent(caption) || !(suggestions.length + missing.length)) return null;
   const choice = (word, text) =>
     html`<button type="button" class="word" key=${text} onClick=${() => replace(caption, word, text)}>${text}</button>`;
   return html`<p class="hints">
@@ -297,7 +334,20 @@ function Hints({ caption }) {
           <q>${words[number].text}</q> try: ${instead.map(({ word }) => choice(words[number], word))}
         </span>`,
     )}
+    ${
+      missing.length > 0 &&
+      html`<span id="also">Probably missing: ${missing.slice(0, ALSO).map(({ word }) => choice(null, word))}</span>`
+    }
   </p>`;
+}
+
+const ALSO = 6; // words that are probably missing
+
+// The card that lists missing words: the one that was edited last, else the best one.
+function hinted() {
+  const edited = store.captionOf(state.active);
+  const caption = edited && store.isCurrent(edited) ? edited : store.inOrder().find(store.isCurrent);
+  return caption?.result.readable === false ? null : caption;
 }
 
 // Inserted as if typed, so that the browser can undo it; without a word to replace, the text is appended.
@@ -308,7 +358,7 @@ export function replace(caption, word, text) {
   document.execCommand("insertText", false, word ? text : ` ${text}`);
 }
 
-const HIDDEN = "msd match reading alpha gamma delta balance candidates soft_msd uncertainty ref_msd".split(" ");
+const HIDDEN = "msd match verdict alpha gamma delta balance candidates soft_msd uncertainty ref_msd".split(" ");
 
 const sizesOf = ({ result }) => Object.fromEntries(store.termsOf(result).map(({ name, size }) => [name, size]));
 
@@ -339,20 +389,13 @@ function Numbers({ caption }) {
   </table>`;
 }
 
-// Two captions: the words that only one of them contains, and the differences of their numbers.
+// Two captions: their words in columns, and the differences of their numbers.
 function Difference() {
   const [first, second] = state.compared.map(store.captionOf).filter((caption) => caption?.result);
   if (!second) return null;
-  const plain = (caption) => new Set(caption.result.words.map((word) => word.text.toLowerCase()));
-  const only = (caption, other) =>
-    caption.result.words.map((word, number) => {
-      const style = plain(other).has(word.text.toLowerCase()) ? null : colours(caption.result.look.words[number]);
-      const kind = plain(other).has(word.text.toLowerCase()) ? "w common" : style ? "w tinted" : "w";
-      return html`<span class=${kind} style=${style}>${word.text}</span>${" "}`;
-    });
-  const line = (caption, other) => {
-    const { number, kind } = headline(caption);
-    return html`<p dir="auto"><b class=${`match ${kind}`}>${number}</b> ${only(caption, other)}</p>`;
+  const head = (caption) => {
+    const { number, verdict, kind } = headline(caption);
+    return html`<p><b class=${`match ${kind}`}>${number}</b> <small>${verdict}</small></p>`;
   };
   const [a, b] = [sizesOf(first), sizesOf(second)];
   const names = [...new Set([...Object.keys(a), ...Object.keys(b)])];
@@ -363,7 +406,8 @@ function Difference() {
     </tr>`;
   return html`<section id="difference" aria-label="Difference of two captions">
     <h2>Difference</h2>
-    ${line(first, second)} ${line(second, first)}
+    <div class="heads">${head(first)} ${head(second)}</div>
+    <${Aligned} first=${first.result} second=${second.result} label="Words of both captions" />
     <table class="numbers">
       <thead>
         <tr>
@@ -382,5 +426,5 @@ function Difference() {
 }
 
 export function addCard() {
-  write("", state.order.at(-1) ?? null);
+  store.focusOn(store.add("", { after: state.order.at(-1) ?? null }));
 }

@@ -15,20 +15,40 @@ export function save(name, content, kind) {
 const base = () => state.image.file.name.replace(/\.[^.]*$/, "") || "image";
 const good = () => store.inOrder().filter(store.isCurrent);
 
+export const MOST_DRAWN = 12; // captions of a figure: each takes up to a second, and a page has room for few
+
+// The captions of an export: the two that are compared, else as many of the best ones as it can show.
+function chosen(kind) {
+  const compared = good().filter((caption) => state.compared.includes(caption.id));
+  const most = ["html", "json"].includes(kind) ? state.look.limits.max_captions : MOST_DRAWN;
+  return (compared.length === 2 ? compared : good()).slice(0, most).map((caption) => caption.text);
+}
+
 export async function exported(kind) {
   if (!state.image || !good().length)
     return say("There is nothing to export yet: choose an image and describe it.", true);
   if (kind === "python") return save(`${base()}.py`, script(), "text/x-python");
   if (kind === "page") return save(`${base()}.page.html`, await page(), "text/html");
-  say(`Drawing the ${kind.toUpperCase()}…`);
+  const captions = chosen(kind);
+  const run = new AbortController();
+  const started = performance.now();
+  const progress = () => {
+    const seconds = Math.round((performance.now() - started) / 1000);
+    const count = captions.length > 1 ? `${captions.length} captions` : "one caption";
+    const left = captions.length < good().length ? ` of ${good().length}` : "";
+    const text = `Drawing the ${kind.toUpperCase()} of ${count}${left}… ${seconds ? `${seconds} s` : ""}`;
+    say(text, false, { title: "Cancel", run: () => run.abort() });
+  };
+  progress();
+  const clock = setInterval(progress, 1000);
   try {
-    const compared = good().filter((caption) => state.compared.includes(caption.id));
-    const captions = (compared.length === 2 ? compared : good()).map((caption) => caption.text);
     const drawn = kind === "png" && OTHER.test(captions.join()) ? rasterised : figure;
-    save(`${base()}.${kind}`, await drawn(state.image, kind, captions));
+    save(`${base()}.${kind}`, await drawn(state.image, kind, captions, run.signal));
     say("");
   } catch (error) {
-    say(error.message, true);
+    say(error.name === "AbortError" ? "" : error.message, true);
+  } finally {
+    clearInterval(clock);
   }
 }
 
@@ -36,8 +56,8 @@ export async function exported(kind) {
 const OTHER = /[\u0530-\u1dff\u2070-\uffff]/;
 const SHARPER = 3; // pixels per point
 
-async function rasterised(image, kind, captions) {
-  const url = URL.createObjectURL(await figure(image, "svg", captions));
+async function rasterised(image, kind, captions, signal) {
+  const url = URL.createObjectURL(await figure(image, "svg", captions, signal));
   try {
     const drawing = new Image();
     drawing.src = url;
@@ -143,9 +163,10 @@ function card(caption) {
   const parts = store.termsOf(caption.result).map(({ name, size }) => `${escaped(name)} ${signed(size)}`);
   const list = (named) => named.map(({ word }) => word).join(", ");
   const hints = [...warnings, ...suggestions.map(({ word, instead }) => `“${word}” try: ${list(instead)}`)];
-  if (missing.length) hints.push(`probably also there: ${list(missing)}`);
+  if (missing.length) hints.push(`probably missing from the caption: ${list(missing)}`);
   const { number, verdict } = store.headline(caption);
+  const sum = parts.join(" + ").replaceAll("+ −", "− ");
   return `<section><p class="t" dir="auto">${coloured.join("")}${escaped(caption.text.slice(end))}</p>
-<p><strong>${number}</strong> ${verdict} · MSD ${signed(score.msd)} = ${parts.join(" + ").replaceAll("+ −", "− ")}</p>
+<p><strong>${number}</strong> ${verdict} · MSD ${signed(score.msd)} = ${sum}</p>
 ${hints.map((hint) => `<p>${escaped(hint)}</p>`).join("\n")}</section>`;
 }

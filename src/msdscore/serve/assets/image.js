@@ -2,19 +2,15 @@
 import { html, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 import * as draw from "./draw.js";
-import { meaning, replace } from "./cards.js";
+import { meaning } from "./cards.js";
 
 const { state, changed } = store;
 const LONGEST = 720;
-const ALSO = 6; // words that are probably also in the image
-const HINT = "Point at a word, or tap it, to see where it looks; point at the image to see which words mention it.";
+const HINT = "Point at a word, or tap it, to see its region; point at the image to see which words mention it.";
 const LOST = "The image of these captions is not stored in this browser.";
 const UNSHOWN = "This browser cannot show the image, but it is scored.";
 
-const mapNames = () => [
-  "image",
-  ...Object.keys(store.shownCaptions()[0]?.result.look.maps ?? state.look.titles).filter((name) => name !== "leaning"),
-];
+const mapNames = () => ["image", ...Object.keys(state.look.titles)];
 const titleOf = (name) =>
   name === "image" ? "image" : (store.shownCaptions()[0]?.result.look.maps[name]?.title ?? state.look.titles[name]);
 
@@ -27,7 +23,7 @@ function spotlightOf(caption) {
   return {
     cells: caption.result.look.cells,
     strength: spread.map((share) => (share - low) / (high - low || 1)),
-    title: `where “${caption.result.words[shown.number].text}” looks`,
+    title: `regions matching “${caption.result.words[shown.number].text}”`,
   };
 }
 
@@ -59,26 +55,30 @@ export function ImageView() {
     <div id="drop" class=${opening ? "opening" : ""}>
       ${!image?.bitmap && html`<${Empty} />`}
       <div id="stages">${stages.map(stage)}</div>
+      <${Legend} />
     </div>
     ${image?.bitmap && image.error && html`<p class="note" id="image-error">${image.error}</p>`}
     ${image?.note && html`<p class="small" id="image-note">${image.note}</p>`}
     <div id="maps" role="radiogroup" aria-label="Map on the image">
       ${mapNames().map((name) => html`<${Tab} key=${name} name=${name} />`)}
     </div>
-    <${Legend} />
-    <${Also} />
     <${Samples} />
   </section>`;
 }
 
 function Empty() {
   const { image, captions } = state;
-  if (image) return html`<p id="empty">${image.error ?? UNSHOWN}</p>`;
-  return html`<p id="empty">
-    ${captions.some((caption) => caption.text) && LOST} <b>Drop an image here</b>, paste one, or${" "}
-    <button type="button" class="primary" onClick=${choose}>choose a file</button>
-    <small>or start with one of the examples below</small>
-  </p>`;
+  const button = (text) => html`<button type="button" class="primary" onClick=${choose}>${text}</button>`;
+  if (image)
+    return html`<div id="empty">
+      <p><b>${image.file.name}</b><br />${image.error ?? UNSHOWN}</p>
+      ${image.error && button("Choose another image")}
+    </div>`;
+  return html`<div id="empty">
+    <p>${captions.some((caption) => caption.text) && `${LOST} `}<b>Drop an image here</b>, or paste one.</p>
+    ${button("Choose an image")}
+    <small>Or start with one of the examples below.</small>
+  </div>`;
 }
 
 function Stage({ caption, paired }) {
@@ -183,23 +183,6 @@ function unpin() {
   changed();
 }
 
-// Words that are probably in the image and missing from the caption that was edited last, else from the best one.
-function Also() {
-  const edited = store.captionOf(state.active);
-  const caption = edited && store.isCurrent(edited) ? edited : store.inOrder().find(store.isCurrent);
-  const missing = caption?.result.readable === false ? [] : (caption?.result.missing ?? []);
-  if (!missing.length) return html`<p id="also"></p>`;
-  return html`<p id="also">
-    Probably also there:
-    ${missing.slice(0, ALSO).map(
-      ({ word }) =>
-        html`<button type="button" class="word" key=${word} onClick=${() => replace(caption, null, word)}>
-            ${word}
-          </button>`,
-    )}
-  </p>`;
-}
-
 function Tab({ name }) {
   const on = state.map === name;
   const press = (event) => {
@@ -220,7 +203,7 @@ function Tab({ name }) {
     onClick=${() => pick(name)}
     onKeyDown=${press}
   >
-    ${titleOf(name)}
+    ${titleOf(name).replace(/^regions (matching|of) (the )?/, "")}
   </button>`;
 }
 
@@ -232,17 +215,27 @@ function pick(name) {
 
 const choose = () => document.getElementById("file").click();
 
+// The examples are one stop of the Tab key; arrow keys move between them.
 function Samples() {
-  const current = (sample) => (state.image?.sample === sample.file ? "true" : undefined);
-  return html`<div id="samples" role="group" aria-label="Examples">
-    <button type="button" class="choose" onClick=${choose}>Your own<br />image</button>
+  const current = state.samples.findIndex(({ file }) => file === state.image?.sample);
+  const move = (event) => {
+    const way = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const buttons = [...event.currentTarget.querySelectorAll("button:not(.choose)")];
+    const at = buttons.indexOf(document.activeElement);
+    if (!way || at < 0) return;
+    event.preventDefault();
+    buttons[(at + way + buttons.length) % buttons.length].focus();
+  };
+  return html`<div id="samples" role="group" aria-label="Examples" onKeyDown=${move}>
+    <button type="button" class="choose" onClick=${choose}>Your image</button>
     ${state.samples.map(
-      (sample) =>
+      (sample, number) =>
         html`<button
           type="button"
           key=${sample.file}
           title=${`${sample.name} (${sample.credit})`}
-          aria-current=${current(sample)}
+          aria-current=${number === current ? "true" : undefined}
+          tabindex=${number === Math.max(0, current) ? 0 : -1}
           onClick=${() => store.openSample(sample)}
         >
           <img src=${`samples/${sample.file}`} alt=${`Example: ${sample.name}`} loading="lazy" />

@@ -2,6 +2,7 @@
 const DAY = 24 * 60 * 60 * 1000;
 const KNOWN = /^image\/(jpeg|png|webp|gif|bmp|tiff|x-ms-bmp)$/; // formats that the service reads
 const QUALITY = 0.92;
+const ROWS = "rows"; // key of the rows of many images
 const opened = new Map(); // files since the page was loaded, by key
 
 export const isImage = ({ type, name }) => type.startsWith("image/") || /\.(hei[cf]|avif|tiff?)$/i.test(name);
@@ -25,6 +26,16 @@ export async function prepare(file, { max_pixels, max_body }) {
   const sent = await canvas.convertToBlob({ type: "image/jpeg", quality: QUALITY });
   const note = share < 1 ? `Shrunk from ${(pixels / 1e6).toFixed(0)} to ${(most / 1e6).toFixed(0)} megapixels.` : null;
   return { bitmap, sent, note };
+}
+
+// The image in a link, as base64 for addresses; null if it is broken.
+export async function fromLink(text) {
+  try {
+    const bytes = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (char) => char.charCodeAt(0));
+    return new File([bytes], "shared.webp", { type: "image/webp" });
+  } catch {
+    return null;
+  }
 }
 
 const done = (request) =>
@@ -51,6 +62,26 @@ export async function save(key, file) {
     await done(stored.put(file, key));
   } catch {
     // Without storage, Back still works, but after a reload the image must be chosen again.
+  }
+}
+
+// The rows of many images, stored under one key; null removes them. Returns whether they are stored.
+export async function saveRows(rows) {
+  try {
+    const stored = await files("readwrite");
+    await done(rows ? stored.put({ ...rows, time: Date.now() }, ROWS) : stored.delete(ROWS));
+    return Boolean(rows);
+  } catch {
+    return false;
+  }
+}
+
+export async function loadRows() {
+  try {
+    const stored = await done((await files("readonly")).get(ROWS));
+    return stored && Date.now() - stored.time < DAY ? stored : null;
+  } catch {
+    return null;
   }
 }
 

@@ -3,18 +3,23 @@ import { html, render, useEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 import * as service from "./service.js";
 import * as draw from "./draw.js";
-import { Cards, addCard } from "./cards.js";
+import { Cards, NO_ADDRESS, addCard } from "./cards.js";
 import { ImageView } from "./image.js";
-import { isImage } from "./images.js";
-import { FileView, openImages, openRows } from "./rows.js";
-import { cite, exported } from "./export.js";
+import { isTable } from "./table.js";
+import { FileView } from "./many.js";
+import { isLost, openFiles, rememberRows, restoreRows } from "./rows.js";
+import { MOST_DRAWN, exported } from "./export.js";
+import { About, Footer } from "./about.js";
+import { Share } from "./share.js";
+import { Story } from "./story.js";
 
 const { state, changed, say } = store;
 const EXPORTS = { png: "PNG", svg: "SVG", pdf: "PDF", html: "HTML", json: "JSON", python: "Python", page: "This page" };
 
 function App() {
   const { view } = state;
-  return html`<header>
+  return html`<a id="skip" href="#say" onClick=${skip}>Skip to the captions</a>
+    <header>
       <h1><span class="name">msdscore</span> How well does a caption fit the image?</h1>
       <nav aria-label="Views">
         <button type="button" id="to-image" aria-current=${view === "image" ? "page" : "false"} onClick=${viewImage}>
@@ -42,7 +47,8 @@ function App() {
             <button id="add" type="button" onClick=${addCard}>Add a caption</button>
             <${Exports} />
           </div>
-          <details id="references">
+          <${Story} />
+          <details id="references" open=${Boolean(state.references)}>
             <summary>References</summary>
             <label for="reference-lines">Human captions of this image, one per line; they add Ref-MSD.</label>
             <textarea
@@ -52,16 +58,20 @@ function App() {
               onInput=${(event) => store.refer(event.target.value)}
             ></textarea>
           </details>
-          <${How} />
         </section>
       </div>
       <${FileView} hidden=${view !== "file"} />
     </main>
-    <footer>
-      <button type="button" class="small" id="cite" onClick=${cite}>Cite</button>
-      <a href="docs">API</a> <code id="signature">${state.look.signature}</code> <${Token} />
-    </footer>
+    <${Footer}><${Token} /></${Footer}>
+    <${About} />
+    <${Share} />
     <${Message} />`;
+}
+
+function skip(event) {
+  event.preventDefault(); // the address contains the state of the page
+  const main = state.view === "image" ? "#captions textarea" : "#scored :is(button, input)";
+  document.querySelector(main)?.focus();
 }
 
 const TOY = "This is the toy encoder: it knows only colours and positions.";
@@ -141,25 +151,11 @@ function Exports() {
     html`<button type="button" class="small" key=${kind} data-export=${kind} onClick=${() => exported(kind)}>
       ${title}
     </button>`;
+  const many = state.captions.length > MOST_DRAWN;
   return html`<details id="exports">
     <summary>Export</summary>
     ${Object.entries(EXPORTS).map(button)}
-  </details>`;
-}
-
-const MEANINGS = {
-  match: "The probability that the caption belongs to this image rather than to another one of its kind.",
-  "good, doubtful, poor": "A match of at least 70 %, of at least 30 %, and below 30 %.",
-  colours: "Orange words are likely wrong, blue ones are supported, plain ones neither. Grey words are not judged.",
-  Σ: "The score MSD, which ranks captions, as a sum of its terms.",
-};
-
-function How() {
-  return html`<details id="how">
-    <summary>What the numbers mean</summary>
-    <dl>
-      ${Object.entries(MEANINGS).map(([name, text]) => html`<dt key=${name}>${name}</dt><dd>${text}</dd>`)}
-    </dl>
+    ${many && html`<p class="small">PNG, SVG and PDF show the first ${MOST_DRAWN} captions, or the two compared.</p>`}
   </details>`;
 }
 
@@ -181,19 +177,12 @@ function Token() {
   </form>`;
 }
 
-const ROWS = /\.(parquet|jsonl|ndjson|json|csv|tsv)$/i;
-
-// Open chosen or dropped files: an image, several images, or a scored file.
+// Open chosen or dropped files: an image, or images with their captions, or a file of rows.
 function openAny(files) {
-  const rows = files.find(({ name }) => ROWS.test(name));
-  const images = files.filter(isImage);
-  if (images.length > 1) {
-    store.viewFile();
-    return openImages(files);
-  }
-  if (!rows) return store.open(files[0]);
+  const isOne = files.length === 1 && !isTable(files[0]);
+  if (isOne) return store.open(files[0]);
   store.viewFile();
-  openRows(rows);
+  openFiles(files);
 }
 
 function listen() {
@@ -203,17 +192,24 @@ function listen() {
   });
   for (const name of ["dragover", "dragleave", "drop"])
     document.addEventListener(name, (event) => {
-      if (!event.dataTransfer?.types.includes("Files")) return; // text may be dragged into a caption
+      const { types = [], files = [] } = event.dataTransfer ?? {};
+      const isLink = types.includes("text/uri-list") && !types.includes("Files");
+      if (!types.includes("Files") && !isLink) return; // text may be dragged into a caption
       event.preventDefault();
       document.body.classList.toggle("over", name === "dragover");
-      if (name === "drop" && event.dataTransfer.files.length) openAny([...event.dataTransfer.files]);
+      if (name === "drop" && isLink) say(NO_ADDRESS, true);
+      if (name === "drop" && files.length) openAny([...files]);
     });
   document.addEventListener("paste", (event) => {
     const file = [...event.clipboardData.files].find(({ type }) => type.startsWith("image/"));
     if (file) store.open(file);
   });
   addEventListener("popstate", () => store.restore());
-  addEventListener("pagehide", store.rememberNow);
+  addEventListener("pagehide", () => {
+    store.rememberNow();
+    rememberRows();
+  });
+  addEventListener("beforeunload", (event) => isLost() && event.preventDefault());
   addEventListener("online", store.tryAgain);
   store.watchPointer();
 }
@@ -222,7 +218,7 @@ function listen() {
 function drawOn(root) {
   const { activeElement } = document;
   render(html`<${App} />`, root);
-  if (activeElement?.isConnected && document.activeElement !== activeElement)
+  if (activeElement?.isConnected && document.activeElement === document.body)
     activeElement.focus({ preventScroll: true });
 }
 
@@ -236,7 +232,7 @@ async function start() {
   store.onChange(() => drawOn(root));
   listen();
   changed();
-  if (location.hash === "#file") history.replaceState(null, "", "#"); // after a reload the file must be chosen again
+  restoreRows();
   await store.restore();
   state.version = await service.version().catch(() => null);
 }

@@ -69,47 +69,25 @@ async function nameOf(image, signal) {
 }
 
 // One result per caption, each scored separately; at most `max_items` captions. `references` are human captions.
-export async function explain(image, captions, signal, { again = true, references = [] } = {}) {
+export async function explain(image, captions, signal, { again = true, references = [], fields = "all" } = {}) {
   const name = await nameOf(image, signal);
   const items = captions.map((caption) => ({ image: name, captions: [caption], references }));
-  const answer = await read("v1/explain", { json: { items }, signal });
+  const answer = await read(`v1/explain?fields=${fields}`, { json: { items }, signal });
   if (again && answer.items.some((item) => item.error?.includes("unknown image"))) {
     image.id = null; // the service was restarted, or has dropped the image
-    return explain(image, captions, signal, { again: false, references });
+    return explain(image, captions, signal, { again: false, references, fields });
   }
   return answer.items;
 }
 
-// The score of one caption of an image file, without its explanation.
-export async function scoreFile(file, caption, signal) {
-  const form = new FormData();
-  form.append("image", file, file.name);
-  form.append("caption", caption);
-  return (await read("v1/score", { body: form, signal })).items[0].scores[0];
-}
-
-export async function figure(image, kind, captions) {
+export async function figure(image, kind, captions, signal) {
   const form = new FormData();
   form.append("image", image.sent, image.file.name);
   for (const caption of captions) form.append("caption", caption);
-  return (await call(`v1/figure?kind=${kind}`, { body: form })).blob();
+  return (await call(`v1/figure?kind=${kind}`, { body: form, signal })).blob();
 }
 
 export const version = () => read("version");
 export const look = () => read("assets/look.json");
 export const samples = () => read("samples/samples.json");
 export const sample = async (name) => (await call(`samples/${name}`)).blob();
-
-// The file of a view is uploaded once; later requests send its name.
-export async function rows(view, fields, again = true) {
-  const form = new FormData();
-  for (const [name, value] of Object.entries(fields)) if (value !== "") form.append(name, value);
-  if (view.name) form.append("file", view.name);
-  else form.append("file", view.file, view.file.name);
-  try {
-    return await read("v1/rows", { body: form });
-  } catch (error) {
-    if (!again || !error.message.includes("unknown file")) throw error;
-    return rows({ ...view, name: null }, fields, false); // the service was restarted, or has dropped the file
-  }
-}

@@ -14,12 +14,14 @@ export const state = {
   references: "", // human captions of the image, one per line
   captions: [], // { id, text, scored, result, error, before, numbers }
   order: [], // ids of captions in display order
+  focus: null, // id of the caption whose field gets the focus
   typing: false, // a field has the focus: cards are not reordered
   active: null, // id of the caption that was edited last
   map: "image",
   word: null, // { id, number } of the word under the mouse
   pinned: null, // { id, number } of the word that was tapped, or reached with the arrow keys
   patch: null, // { id, number } of the region under the pointer
+  shared: null, // id of the caption whose sharing dialog is open
   compared: [], // ids of at most two captions
   look: null,
   version: null,
@@ -106,7 +108,9 @@ export function headline(caption) {
   const { readable, score } = caption.result;
   if (readable === false) return { number: "–", verdict: "cannot be judged", kind: "none" };
   if (score.match == null) return { number: signed(score.msd), verdict: "MSD", kind: "none" };
-  return { number: percent(score.match), verdict: `${score.reading} match`, kind: score.reading };
+  if (!score.verdict)
+    return { number: percent(score.match), verdict: `but: ${score.warnings.join(", ")}`, kind: "none" };
+  return { number: percent(score.match), verdict: `${score.verdict} match`, kind: score.verdict };
 }
 
 // The change of a card's number since the last edit, with its unit.
@@ -148,6 +152,12 @@ export function sortCards() {
 
 // Editing -----------------------------------------------------------------------------------------
 
+// The field of a caption gets the focus when it is drawn next.
+export function focusOn(caption) {
+  state.focus = caption.id;
+  changed();
+}
+
 let timer = null;
 let running = null;
 
@@ -162,12 +172,15 @@ export function edit(caption, text) {
   changed();
 }
 
+export const referenceLines = () => state.references.split("\n").filter((line) => line.trim());
+
 // References change the scores of all captions, so all of them are scored again.
 export function refer(text) {
   state.references = text;
   for (const caption of state.captions) caption.scored = null;
   clearTimeout(timer);
   timer = setTimeout(score, PAUSE);
+  remember();
   changed();
 }
 
@@ -227,8 +240,7 @@ export async function score() {
     for (let start = 0; start < due.length; start += BATCH) {
       const part = due.slice(start, start + BATCH);
       const texts = part.map((caption) => caption.text);
-      const references = state.references.split("\n").filter((line) => line.trim());
-      const items = await service.explain(image, texts, run.signal, { references });
+      const items = await service.explain(image, texts, run.signal, { references: referenceLines() });
       if (state.image !== image || running !== run) return;
       part.forEach((caption, number) => accept(caption, texts[number], items[number]));
       state.working.done += part.length;
@@ -275,8 +287,9 @@ let again = null;
 export function failed(error, action) {
   state.needsToken ||= error.status === 401;
   again = action; // also retried when a token is entered
-  if (!error.isTemporary) return say(error.message, true);
   clearTimeout(waiting);
+  if (!error.isTemporary)
+    return say(error.message, true, error.status >= 500 ? { title: "Try again", run: tryAgain } : null);
   waiting = setTimeout(tryAgain, Math.min(LONGEST_WAIT, 1000 * 2 ** tries++));
   say(`${error.message} Trying again…`, true, { title: "Try now", run: tryAgain });
 }
@@ -298,9 +311,14 @@ function reached() {
 
 // Images ------------------------------------------------------------------------------------------
 
+const SMALL =
+  "This is the small copy of the image that the link contains: numbers may differ from those of the original.";
 let choice = 0; // counts chosen images; late responses for earlier ones are dropped
 
-export async function open(file, { captions = null, sample = null, key = null, push = true } = {}) {
+export async function open(
+  file,
+  { captions = null, references = "", sample = null, key = null, push = true, note = null } = {},
+) {
   if (!file) return;
   const mine = ++choice;
   running?.abort();
@@ -315,13 +333,16 @@ export async function open(file, { captions = null, sample = null, key = null, p
     rememberNow();
     history.pushState(null, "", location.hash);
   }
-  show(image, captions ?? (texts?.length ? texts : [""]));
+  image.note ??= note;
+  show(image, captions ?? (texts?.length ? texts : [""]), references);
   if (!sample) images.save(image.key, file);
+  // A phone would open its keyboard.
+  if (!captions && !matchMedia("(pointer: coarse)").matches) focusOn(state.captions[0]);
   await score();
 }
 
-function show(image, captions) {
-  Object.assign(state, { view: "image", image, references: "", opening: false, compared: [], active: null });
+function show(image, captions, references = "") {
+  Object.assign(state, { view: "image", image, references, opening: false, compared: [], active: null });
   state.message = state.word = state.pinned = state.patch = null;
   state.captions = captions.map(newCaption);
   state.order = state.captions.map((caption) => caption.id);
@@ -329,7 +350,7 @@ function show(image, captions) {
   changed();
 }
 
-export async function openSample(sample, captions = sample.captions, push = true) {
+export async function openSample(sample, captions = sample.captions, { references = "", push = true } = {}) {
   const mine = ++choice;
   state.opening = true;
   changed();
@@ -337,11 +358,11 @@ export async function openSample(sample, captions = sample.captions, push = true
     const bytes = await service.sample(sample.file);
     if (mine !== choice) return;
     const file = new File([bytes], sample.file, { type: bytes.type || "image/jpeg" });
-    await open(file, { captions, sample: sample.file, key: sample.file, push });
+    await open(file, { captions, references, sample: sample.file, key: sample.file, push });
   } catch (error) {
     if (mine !== choice) return;
     state.opening = false;
-    failed(error, () => openSample(sample, captions, push));
+    failed(error, () => openSample(sample, captions, { references, push }));
   }
 }
 
@@ -350,6 +371,7 @@ function address() {
   const fields = new URLSearchParams();
   fields.set(state.image.sample ? "sample" : "image", state.image.key);
   for (const caption of inOrder()) if (caption.text.trim()) fields.append("c", caption.text);
+  for (const line of referenceLines()) fields.append("r", line);
   return `#${fields}`;
 }
 
@@ -376,7 +398,9 @@ export function rememberNow() {
 }
 
 export function viewFile() {
-  if (state.view === "file") return;
+  choice++; // an image that is still being loaded must not replace this view
+  state.opening = false;
+  if (state.view === "file") return changed();
   rememberNow();
   state.view = "file";
   history.pushState(null, "", "#file");
@@ -397,12 +421,19 @@ export async function restore(push = false) {
   const mine = ++choice;
   const fields = new URLSearchParams(location.hash.slice(1));
   const captions = fields.has("c") ? fields.getAll("c") : [""];
+  const references = fields.getAll("r").join("\n");
+  if (fields.has("thumb")) {
+    const file = await images.fromLink(fields.get("thumb"));
+    if (mine !== choice) return;
+    if (file) return open(file, { captions, references, push, note: SMALL });
+  }
   const key = fields.get("image");
   const sample = state.samples.find(({ file }) => file === fields.get("sample"));
-  if (sample) return openSample(sample, captions, push);
-  if (!key && !fields.has("sample")) return openSample(state.samples[0], fields.has("c") ? captions : undefined, push);
+  if (sample) return openSample(sample, captions, { references, push });
+  if (!key && !fields.has("sample"))
+    return openSample(state.samples[0], fields.has("c") ? captions : undefined, { references, push });
   const file = key && (await images.load(key));
   if (mine !== choice) return;
-  if (file) return open(file, { captions, key, push });
-  show(null, captions);
+  if (file) return open(file, { captions, references, key, push });
+  show(null, captions, references);
 }

@@ -1,0 +1,410 @@
+"""Results as text tables and Markdown: per benchmark, comparisons, an overview.
+
+The overview can include published figures, marked as quoted.
+"""
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from msdscore.errors import InputError
+from msdscore.intervals import DEFAULT, Resampling
+from msdscore_lab.benchmarks.protocols.counting import Figure
+from msdscore_lab.benchmarks.results.compare import Difference, MetricComparison, compare_all
+from msdscore_lab.benchmarks.results.result import MetricResult, Result
+
+NONE = "–"
+FEW_IMAGES, FEW_ITEMS = 20, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of text: the first column is the row name, `notes` are below; cells (row, column) in `best` are bold."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    best: frozenset[tuple[int, int]] = frozenset()
+
+
+def result_grids(results: Sequence[Result]) -> list[Grid]:
+    """Return one grid per benchmark, protocol and set of items, so that no column mixes protocols."""
+    groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
+    for result in results:
+        options = tuple(sorted((name, str(value)) for name, value in result.options.items()))
+        groups[result.title, result.protocol, result.items, result.counted, result.limit, result.seed, options].append(
+            result
+        )
+    return [_result_grid(group) for group in groups.values()]
+
+
+def comparison_grid(comparison: MetricComparison) -> Grid:
+    """Return one row per figure: both values, their difference with its interval, and the tests."""
+    rows = tuple(_difference_row(difference) for difference in comparison.differences)
+    level = comparison.differences[0].interval.level if comparison.differences else 0.95
+    columns = ("figure", "first", "second", "difference", f"{100 * level:.0f} % interval", "p", "p, Holm", "tests", "n")
+    notes = [f"first: {comparison.first}; second: {comparison.second}", f"{comparison.items} items"]
+    notes += [f"{comparison.missing} items without a score on one side, left out"] if comparison.missing else []
+    notes += [f"{comparison.not_in_both} items that only one result has, left out"] if comparison.not_in_both else []
+    return Grid(f"{comparison.benchmark}, {comparison.protocol}", columns, rows, tuple(notes))
+
+
+def against_grid(result: Result, comparisons: Mapping[str, tuple[MetricComparison, float]], against: str) -> Grid:
+    """Return one row per metric: its headline against the baseline's, with Holm's correction over the metrics."""
+    rows = []
+    for label, (comparison, adjusted) in comparisons.items():
+        name, *cells = _difference_row(replace(comparison.differences[0], adjusted=adjusted))
+        rows.append((result.metric(label).title, *cells))
+    against = result.metric(against).title
+    name = next(iter(comparisons.values()))[0].differences[0].name if comparisons else "figure"
+    columns = ("metric", name, against, "difference", "95 % interval", "p", "p, Holm", "tests", "n")
+    title = f"{result.title}, {result.protocol}: metrics against {against}"
+    return Grid(title, columns, tuple(rows), ("Holm's correction is over the metrics",))
+
+
+def markdown(grid: Grid) -> str:
+    """Return a grid as a Markdown table followed by its notes."""
+    lines = [_line(grid.columns), _line([":---", *["---:"] * (len(grid.columns) - 1)])]
+    lines += [
+        _line(
+            [f"**{cell}**" if (row_index, column_index) in grid.best else cell for column_index, cell in enumerate(row)]
+        )
+        for row_index, row in enumerate(grid.rows)
+    ]
+    notes = [f"- {note}" for note in grid.notes]
+    return "\n".join([f"**{grid.title}**", "", *lines, "", *notes]).rstrip() + "\n"
+
+
+def number(figure: Figure | None) -> str:
+    """Format a figure's value, with its standard deviation over several draws."""
+    if figure is None or figure.value != figure.value:
+        return NONE
+    spread = f" ± {_format(figure.spread, figure.scale)}" if figure.spread is not None else ""
+    return _format(figure.value, figure.scale) + spread
+
+
+def p_value(value: float) -> str:
+    """Format a p-value; a dash if it is NaN.
+
+    >>> p_value(0.0004), p_value(0.031)
+    ('<0.001', '0.031')
+    """
+    if value != value:
+        return NONE
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def screen_grids(results: Sequence[Result]) -> list[Grid]:
+    """Return the grids of `result_grids` for a terminal: headlines, then all figures with the number of items of each.
+
+    Figures are rows in the second grid, so that both fit 100 columns with the usual metrics.
+    """
+    grids = []
+    for grid in result_grids(results):
+        head = grid.columns.index("missing") - 1
+        first = grid.columns.index("matched length") + 1
+        selected = [*range(first), head, head + 1]
+        best = frozenset((row, selected.index(column)) for row, column in grid.best if column in selected)
+        rows = tuple((row[0].removeprefix("length alone "), *(row[at] for at in selected[1:])) for row in grid.rows)
+        columns = tuple(grid.columns[column] for column in selected)
+        figures = _figures_grid([result for result in results if _is_of(result, grid)]) if head > first else None
+        notes = () if figures else grid.notes
+        grids.append(replace(grid, columns=columns, rows=rows, best=best, notes=notes))
+        grids += [replace(figures, notes=(*figures.notes, *grid.notes))] if figures else []
+    return grids
+
+
+def _is_of(result: Result, grid: Grid) -> bool:
+    return _grid_title(result) == grid.title
+
+
+def _figures_grid(results: Sequence[Result]) -> Grid:
+    """Return one row per figure, with its number of items, and one column per metric."""
+    metrics = [metric for result in results for metric in result.metrics if metric.figures]
+    names = list(dict.fromkeys(figure.name for metric in metrics for figure in metric.figures))
+    rows, best, few = [], set(), []
+    for name in names:
+        figures = [metric.figure(name) for metric in metrics]
+        n = max((figure.n for figure in figures if figure is not None), default=0)
+        few += [f"{name} ({n})"] if n < FEW_ITEMS else []
+        rows.append((name, str(n), *map(number, figures)))
+        values = [figure.value if figure is not None else float("nan") for figure in figures]
+        highest = max((value for value in values if value == value), default=None)
+        best |= {(len(rows) - 1, column + 2) for column, value in enumerate(values) if value == highest}
+    notes = (f"fewer than {FEW_ITEMS} items: {', '.join(few)}",) if few else ()
+    return Grid("", ("figure", "n", *(metric.title for metric in metrics)), tuple(rows), notes, frozenset(best))
+
+
+def _result_grid(results: Sequence[Result]) -> Grid:
+    first, several_encoders, settings = results[0], len({result.encoder for result in results}) > 1, _settings(results)
+    names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
+    labels = [*(["encoder"] if several_encoders else []), *(["settings"] if settings else [])]
+    columns = ("metric", *labels, names[0], "95 % interval", "wrong image", "matched length", *names[1:])
+    rows = []
+    for result in results:
+        for metric in result.metrics:
+            label_cells = [metric.encoder or NONE] if several_encoders else []
+            label_cells += [settings.get(metric.signature, NONE)] if settings else []
+            rows.append((metric.title, *label_cells, *_cells(metric, names)))
+    if first.length is not None:
+        rows.append((first.length.label, *[NONE] * len(labels), *_cells(first.length, names)))
+    metrics = [metric for result in results for metric in result.metrics]
+    return Grid(
+        _grid_title(first), (*columns, "ties", "missing"), tuple(rows), tuple(_notes(results)),
+        _best_cells(metrics, names, len(labels)),
+    )  # fmt: skip
+
+
+def _grid_title(result: Result) -> str:
+    return f"{result.title}, {result.protocol} ({counted(result)} items, {result.images} images)"
+
+
+def _best_cells(metrics: Sequence[MetricResult], names: Sequence[str], labels: int) -> frozenset[tuple[int, int]]:
+    """Return the cells of the highest value of each figure, if several metrics have it."""
+    best = set()
+    for index, name in enumerate(names):
+        values = {row: figure.value for row, metric in enumerate(metrics) if (figure := metric.figure(name))}
+        highest = max((value for value in values.values() if value == value), default=None)
+        column = 1 + labels + (0 if index == 0 else index + 3)  # after interval, wrong image and matched length
+        best |= {(row, column) for row, value in values.items() if value == highest and len(values) > 1}
+    return frozenset(best)
+
+
+def counted(result: Result) -> str:
+    """Return the number of evaluated items, and of all items if it differs."""
+    return str(result.items) if result.counted == result.items else f"{result.counted} of {result.items}"
+
+
+def differing_parts(signatures: Iterable[str]) -> dict[str, str]:
+    """Return, by signature, the parts that not all signatures share.
+
+    >>> differing_parts(["msd|k:5|v:1", "msd|k:8|v:1"])
+    {'msd|k:5|v:1': 'k:5', 'msd|k:8|v:1': 'k:8'}
+    """
+    parts = {signature: signature.split("|") for signature in signatures}
+    shared = set.intersection(*map(set, parts.values()))
+    return {
+        signature: " ".join(part for part in signature_parts if part not in shared)
+        for signature, signature_parts in parts.items()
+    }
+
+
+def _settings(results: Sequence[Result]) -> dict[str, str]:
+    """Return, by signature, the settings that differ between metrics of the same label and encoder."""
+    groups: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for result in results:
+        for metric in result.metrics:
+            groups[metric.title, result.encoder].add(metric.signature)
+    return {
+        signature: settings
+        for signatures in groups.values()
+        if len(signatures) > 1
+        for signature, settings in differing_parts(signatures).items()
+    }
+
+
+def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
+    headline = metric.figure(names[0])
+    wrong = next((figure for figure in metric.control if figure.name == names[0]), None)
+    # The control may have more ties: clipped scores can all be equal with the wrong image.
+    tied = f" ({wrong.ties} ties)" if headline and wrong and wrong.ties != headline.ties else ""
+    interval = NONE  # with too few images
+    if headline and headline.interval is not None and headline.interval.low == headline.interval.low:
+        interval = (
+            f"[{_format(headline.interval.low, headline.scale)}, {_format(headline.interval.high, headline.scale)}]"
+        )
+    rest = [number(metric.figure(name)) for name in names[1:]]
+    counts = [str(headline.ties) if headline else NONE, str(metric.missing)]
+    return [number(headline), interval, number(wrong) + tied, number(metric.matched), *rest, *counts]
+
+
+def _format(value: float, scale: int) -> str:
+    return f"{value * scale:.1f}" if scale > 1 else f"{value:.2f}"
+
+
+def _notes(results: Sequence[Result]) -> Iterable[str]:
+    for result in results:
+        yield from (f"{note}: {count}" for note, count in result.notes.items())
+        if 1 < result.images < FEW_IMAGES:
+            yield f"only {result.images} images: intervals are rough"
+        if result.seeds > 1:
+            yield f"mean of {result.seeds} draws; ± is their standard deviation"
+        if result.failed:
+            yield f"{result.failed} items could not be scored, for example: {result.failures[0]}"
+        for metric in result.metrics:
+            skipped = metric.figures[0].skipped if metric.figures else 0
+            tail = f"; {skipped} left out by the protocol" if skipped else ""
+            facts = "".join(f"; {name} {value:g}" for name, value in (metric.facts or {}).items())
+            yield f"{metric.title}: `{metric.signature}`{tail}{facts}"
+
+
+def _difference_row(difference: Difference) -> tuple[str, ...]:
+    interval, gap = difference.interval, difference.first - difference.second
+    low, high, gap = (value * difference.scale for value in (interval.low, interval.high, gap))
+    return (
+        difference.name,
+        *(NONE if side != side else _format(side, difference.scale) for side in (difference.first, difference.second)),
+        NONE if gap != gap else f"{gap:+.1f}",
+        NONE if low != low else f"[{low:+.1f}, {high:+.1f}]",
+        p_value(difference.tests[0].p_value),
+        p_value(difference.adjusted),
+        "; ".join(f"{test.method} {p_value(test.p_value)}" for test in difference.tests),
+        str(difference.n),
+    )
+
+
+class Quoted(NamedTuple):
+    """One published figure, times 100; `references` is True for reference-based metrics."""
+
+    benchmark: str
+    metric: str
+    value: float
+    source: str
+    references: bool
+    protocol: str
+
+
+def quoted_figures() -> Iterator[Quoted]:
+    """Yield the published figures of `quoted.toml`."""
+    for group in tomllib.loads(files("msdscore_lab.benchmarks").joinpath("quoted.toml").read_text("utf-8"))["quoted"]:
+        for metric in group["metrics"]:
+            for benchmark, value in metric["figures"].items():
+                protocol, references = group.get("protocol", "official"), metric.get("references", False)
+                yield Quoted(benchmark, metric["name"], value, group["source"], references, protocol)
+
+
+MARK = "†"
+LEVEL = 0.05
+Column = tuple[str, str]  # benchmark, protocol
+Row = tuple[str, str]  # metric, and its signature without the benchmark's part
+
+
+StoredResult = tuple[Result, Path]  # a result, and the folder of its scores
+Cells = dict[Row, dict[Column, Figure]]  # headline figures
+
+
+def _column(result: Result) -> Column:
+    return result.benchmark, result.protocol
+
+
+def overview(
+    opened: Sequence[StoredResult], *, against: str = "", quoted: bool = False, how: Resampling = DEFAULT
+) -> Grid:
+    """Return one row per metric and encoder, one column per benchmark with its headline figure.
+
+    With `against`, figures that differ from that metric's on the same items (p below 0.05 after Holm's correction over
+    the metrics of the benchmark) are marked. With `quoted`, published figures are added, which are never bold.
+    """
+    results = [result for result, _ in opened]
+    columns = list(dict.fromkeys(map(_column, results)))
+    cells, marked = _headlines(results), _differing(opened, against, how)
+    rows = [
+        (name, *(_marked(row_cells.get(column), label in marked.get(column[0], ())) for column in columns))
+        for name, ((label, _), row_cells) in zip(_names(cells), cells.items(), strict=True)
+    ]
+    rows += _length_rows(results, columns)
+    notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
+    notes += [f"{result.title}: {counted(result)} items, {result.images} images" for result in results]
+    if quoted:
+        published = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
+        rows += _quoted_rows(published, columns)
+        notes += _quoted_notes(published)
+    titles = [_title(next(result for result in results if _column(result) == column)) for column in columns]
+    return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), _best_headlines(cells, columns))
+
+
+def _differing(opened: Sequence[StoredResult], against: str, how: Resampling) -> dict[str, set[str]]:
+    """Return, by benchmark, the titles of the metrics that differ significantly from `against`."""
+    differing = {}
+    for result, folder in opened:
+        if any(against in (metric.label, metric.title) and metric.figures for metric in result.metrics):
+            comparisons = compare_all(result, folder, against, how=how)
+            labels = [label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL]
+            differing[result.benchmark] = {result.metric(label).title for label in labels}
+    return differing
+
+
+def _marked(figure: Figure | None, mark: bool) -> str:
+    return NONE if figure is None else number(figure) + (MARK if mark else "")
+
+
+def _best_headlines(cells: Cells, columns: Sequence[Column]) -> frozenset[tuple[int, int]]:
+    """Return the cells with the highest headline of each benchmark."""
+    best = set()
+    for column_index, column in enumerate(columns, start=1):
+        values = {row: row_cells[column].value for row, row_cells in enumerate(cells.values()) if column in row_cells}
+        highest = max((value for value in values.values() if value == value), default=None)
+        best |= {(row, column_index) for row, value in values.items() if value == highest}
+    return frozenset(best)
+
+
+def _length_rows(results: Sequence[Result], columns: Sequence[Column]) -> list[tuple[str, ...]]:
+    """Return the row of the length baseline, if a result has it."""
+    lengths = {_column(result): result.length for result in results if result.length is not None}
+    if not lengths:
+        return []
+    directions = {baseline.label for baseline in lengths.values()}
+    label = directions.pop() if len(directions) == 1 else "length alone (better direction)"
+    return [(label, *(number(lengths[column].figures[0]) if column in lengths else NONE for column in columns))]
+
+
+def _quoted_notes(published: Sequence[Quoted]) -> list[str]:
+    notes = ["(quoted) figures are published ones, on the full sets; (R) metrics read references"]
+    for source in dict.fromkeys(entry.source for entry in published):
+        names = dict.fromkeys(entry.metric for entry in published if entry.source == source)
+        notes.append(f"{', '.join(names)}: {source}")
+    return notes
+
+
+def _headlines(results: Sequence[Result]) -> Cells:
+    """Return the headline figure of every metric, by benchmark."""
+    cells: Cells = defaultdict(dict)
+    for result in results:
+        for metric in result.metrics:
+            if metric.figures:
+                row_cells, column = cells[metric.title, metric.signature.partition("|bench:")[0]], _column(result)
+                if column in row_cells and row_cells[column].value != metric.figures[0].value:
+                    raise InputError(
+                        f"two results of {result.benchmark} have figures of {metric.title}; expected one of them"
+                    )
+                row_cells[column] = metric.figures[0]
+    return cells
+
+
+def _names(rows: Iterable[Row]) -> list[str]:
+    """Return the names of the metrics, with the differing settings if one has several signatures."""
+    signatures: dict[str, list[str]] = defaultdict(list)
+    for label, signature in rows:
+        signatures[label].append(signature)
+    settings = {
+        (label, key): part
+        for label, label_signatures in signatures.items()
+        for key, part in differing_parts(label_signatures).items()
+    }
+    return [
+        f"{label} ({settings[label, signature]})" if settings[label, signature] else label for label, signature in rows
+    ]
+
+
+def _quoted_rows(published: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
+    names = {quoted.metric: quoted.references for quoted in published}
+    rows = []
+    for name, references in names.items():
+        values = {(quoted.benchmark, quoted.protocol): quoted.value for quoted in published if quoted.metric == name}
+        cells = (f"{values[column]:.1f}" if column in values else NONE for column in columns)
+        rows.append((f"{name}{' (R)' if references else ''} (quoted)", *cells))
+    return rows
+
+
+def _title(result: Result) -> str:
+    name = next((metric.figures[0].name for metric in result.metrics if metric.figures), "")
+    return f"{result.title} {name}" + ("" if result.protocol == "official" else f", {result.protocol}")

@@ -1,0 +1,154 @@
+"""Grids of results as Markdown, LaTeX or CSV, and a figure of the headlines."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from msdscore.errors import require, unknown_name
+from msdscore.explain.save import rendered
+from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
+from msdscore_lab.benchmarks.results.result import Result
+
+_INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "–": "--",
+    "†": r"$^\dagger$",
+    "±": r"$\pm$",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    "−": "$-$",
+    "‖": r"\textbar{}\textbar{}",
+    "<": "$<$",
+    ">": "$>$",
+}
+_TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+
+_WIDTH, _ROW, _MARGIN = 4.2, 0.28, 1.1  # inches: panel width, row height, title and axis
+_METRIC_COLOUR, _CONTROL_COLOUR = "#1f5fa8", "#b0b0b0"
+
+
+def latex(grid: Grid) -> str:
+    """Return a `tabular` for booktabs, with title and notes as comments."""
+    comments = [f"% {line}" for line in (grid.title, *grid.notes)]
+    rows = [
+        _row(row, {column for row_index, column in grid.best if row_index == index})
+        for index, row in enumerate(grid.rows)
+    ]
+    spec = "l" + "r" * (len(grid.columns) - 1)
+    begin, end = f"\\begin{{tabular}}{{{spec}}}", "\\end{tabular}"
+    return "\n".join([*comments, begin, "\\toprule", _row(grid.columns), "\\midrule", *rows, "\\bottomrule", end, ""])
+
+
+def escape(text: str) -> str:
+    r"""Escape text for LaTeX.
+
+    >>> escape("tau_c 95 %")
+    'tau\\_c 95 \\%'
+    """
+    return "".join(_TEX.get(letter, letter) for letter in text)
+
+
+def _row(cells: Sequence[str], best: Collection[int] = ()) -> str:
+    escaped = (f"\\textbf{{{escape(cell)}}}" if column in best else escape(cell) for column, cell in enumerate(cells))
+    return " & ".join(escaped) + r" \\"
+
+
+def _csv(grids: Sequence[Grid]) -> str:
+    """Return one record per cell, so that benchmarks with different figures share the columns."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["table", "row", "column", "value", "low", "high"])
+    for grid in grids:
+        for row in grid.rows:
+            for column, value, low, high in _records(grid.columns[1:], row[1:]):
+                writer.writerow([grid.title, row[0], column, value, low, high])
+    return buffer.getvalue()
+
+
+def _records(columns: Sequence[str], cells: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield column, value and interval of the cells; the cell of an interval belongs to the previous figure.
+
+    A heading that occurs several times, such as the rank in each metric, is prefixed with the name of its metric.
+
+    >>> list(_records(("accuracy", "95 % interval", "rank"), ("72.0", "[69.7, 74.4]", "1 [1, 2]")))
+    [('accuracy', '72.0', '69.7', '74.4'), ('rank', '1', '1', '2')]
+    """
+    figure = ""
+    for index, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        if column.endswith("interval"):
+            continue
+        repeated = columns.count(column) > 1
+        figure = figure if repeated else column
+        next_cell = cells[index + 1] if index + 1 < len(cells) and columns[index + 1].endswith("interval") else ""
+        match = _INTERVAL.search(cell) or _INTERVAL.search(next_cell)
+        value = _INTERVAL.sub("", cell).strip()
+        name = f"{figure}, {column}" if repeated else column
+        yield name, "" if value == NONE else value, match[1] if match else "", match[2] if match else ""
+
+
+STYLES: dict[str, Callable[[Sequence[Grid]], str]] = {
+    "markdown": lambda grids: "\n".join(map(markdown, grids)),
+    "latex": lambda grids: "\n".join(map(latex, grids)),
+    "csv": _csv,
+}
+
+
+SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}  # file suffix to style
+
+
+def render(grids: Sequence[Grid], style: str) -> str:
+    """Render grids in one of `STYLES`."""
+    if style not in STYLES:
+        raise unknown_name("format", style, STYLES)
+    return STYLES[style](grids)
+
+
+def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
+    """Return the grid with its first column and the named columns; `interval` selects the columns of intervals."""
+    headings = ["interval" if heading.endswith("interval") else heading for heading in grid.columns]
+    for name in names:
+        if name not in headings:
+            raise unknown_name("column", name, headings[1:])
+    selected = [0, *(headings.index(name) for name in names)]
+    best = frozenset((row, selected.index(column)) for row, column in grid.best if column in selected)
+    rows = tuple(tuple(row[column] for column in selected) for row in grid.rows)
+    return replace(grid, columns=tuple(grid.columns[column] for column in selected), rows=rows, best=best)
+
+
+def draw(results: Sequence[Result], kind: str) -> bytes:
+    """Draw one panel per result; return the bytes of the image file (png, svg or pdf)."""
+    rows = max(len(result.metrics) for result in results)
+    module: Any = require("matplotlib.figure", extra="figures")
+    size = (_WIDTH * len(results), _MARGIN + _ROW * rows)
+    figure = module.Figure(figsize=size, facecolor="white", layout="constrained")
+    for axis, result in zip(figure.subplots(1, len(results), squeeze=False)[0], results, strict=True):
+        _draw_panel(axis, result)
+    return rendered(figure, kind)
+
+
+def _draw_panel(axis: Any, result: Result) -> None:
+    metrics = [metric for metric in result.metrics if metric.figures]
+    for y, metric in enumerate(metrics):
+        headline = metric.figures[0]
+        value, scale = headline.value * headline.scale, headline.scale
+        limits = [] if headline.interval is None else [headline.interval.low * scale, headline.interval.high * scale]
+        if limits and np.isfinite(limits).all():
+            axis.plot(limits, (y, y), color=_METRIC_COLOUR, linewidth=1.5)
+        axis.plot(value, y, "o", color=_METRIC_COLOUR, markersize=5)
+        for wrong in (figure for figure in metric.control if figure.name == headline.name):
+            axis.plot(wrong.value * scale, y, "x", color=_CONTROL_COLOUR, markersize=5)
+    axis.set_yticks(range(len(metrics)), [metric.title for metric in metrics], fontsize=8)
+    axis.invert_yaxis()
+    axis.set_title(f"{result.title}, {result.protocol}", fontsize=9)
+    name = metrics[0].figures[0].name if metrics else "figure"
+    axis.set_xlabel(f"{name}, 95 % interval; ×: wrong image", fontsize=8)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,266 @@
+"""Batches of a benchmark's images with their items, decoded, encoded and measured once for all metrics."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from msdscore.core.arrays import float64, to_numpy
+from msdscore.core.divergence import total
+from msdscore.encoders.base import Embeddings, Encoder
+from msdscore.errors import RowError
+from msdscore.intervals import Floats
+from msdscore.io.images import open_image
+from msdscore.io.parquet_images import StoredImage
+from msdscore.scoring.decoder import Decoded
+from msdscore.scoring.embedder import Embedded
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.references import ReferenceComparison, compare_texts
+from msdscore_lab.benchmarks.base import (
+    Image,
+    Item,
+    cluster,
+    image_key,
+    image_names,
+    image_ring,
+    image_source,
+    wrong_image_by_key,
+)
+from msdscore_lab.metrics.base import Cases, Compare, Need, Published, Vectors
+
+BATCH_IMAGES = 64  # decoded together; also the resume granularity
+
+
+@dataclass(frozen=True, slots=True)
+class ItemBatch:
+    """Items of a few images: `owner[k]` is the index of the image of `items[k]`, `wrong[k]` of its wrong image.
+
+    Without a control, `wrong` is empty.
+    """
+
+    images: tuple[Image, ...]
+    items: tuple[int, ...]
+    owner: tuple[int, ...]
+    wrong: tuple[int, ...]
+
+
+def item_batches(
+    items: Sequence[Item],
+    *,
+    seed: int,
+    control: bool,
+    size: int = BATCH_IMAGES,
+    chosen: Collection[int] | None = None,
+) -> Iterator[ItemBatch]:
+    """Yield all items, or the `chosen` ones, in batches of `size` images and their wrong images.
+
+    The wrong image is the next one in the ring, so that a batch needs few additional images. Images of one prompt are
+    in one batch, because Soft-MSD compares them.
+    """
+    keys = [image_key(item.image) for item in items]
+    position = {image_key(image): rank for rank, image in enumerate(image_ring(items, seed))}
+    by_cluster: dict[str, list[int]] = defaultdict(list)
+    for index in range(len(items)) if chosen is None else sorted(chosen):
+        by_cluster[cluster(items[index])].append(index)
+    wrong_images = wrong_image_by_key(items, seed) if control else {}
+    ordered = sorted(by_cluster.values(), key=lambda indices: min(position[keys[index]] for index in indices))
+    for indices in _grouped(ordered, keys, size):
+        images = {keys[index]: items[index].image for index in indices}
+        images |= {image_key(wrong): wrong for wrong in (wrong_images[key] for key in list(images) if control)}
+        image_index = {key: index for index, key in enumerate(images)}
+        yield ItemBatch(
+            tuple(images.values()),
+            tuple(indices),
+            tuple(image_index[keys[index]] for index in indices),
+            tuple(image_index[image_key(wrong_images[keys[index]])] for index in indices) if control else (),
+        )
+
+
+def _grouped(clusters: Iterable[list[int]], keys: Sequence[str], size: int) -> Iterator[list[int]]:
+    """Join clusters of items while they have at most `size` images."""
+    batch, images = list[int](), set[str]()
+    for indices in clusters:
+        new_images = {keys[item] for item in indices} - images
+        if batch and len(images) + len(new_images) > size:
+            yield batch
+            batch, images = [], set()
+        batch += indices
+        images |= {keys[item] for item in indices}
+    if batch:
+        yield batch
+
+
+_DECODERS = 4
+_LONG = re.compile(r",long:\w+")
+DecodedT = TypeVar("DecodedT")
+
+
+def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
+    """Return a function that converts a batch to cases without vectors; `whole` marks the complete benchmark.
+
+    A wrong image has the references of its first item.
+    """
+    names, references = image_names(item.image for item in items), dict[str, tuple[str, ...]]()
+    for item in items:
+        references.setdefault(image_key(item.image), item.references)
+
+    def cases(batch: ItemBatch, *, whole: bool) -> Cases:
+        batch_items = [items[index] for index in batch.items]
+        texts = tuple(dict.fromkeys(text for item in batch_items for text in item.captions))
+        text_index = {text: index for index, text in enumerate(texts)}
+        captions = np.array([[text_index[text] for text in item.captions] for item in batch_items], dtype=np.int64)
+        repeats = 2 if batch.wrong else 1
+        owner = np.array([*batch.owner, *batch.wrong], dtype=np.int64)
+        control = np.repeat([False, True], [len(batch_items), len(batch.wrong)])
+        keys = [image_key(image) for image in batch.images]
+        group = dict[str | int, int]()
+        group_keys = [getattr(item, "group", "") or index for index, item in enumerate(batch_items)]
+        sets = np.array([group.setdefault(key, len(group)) for key in group_keys], dtype=np.int64)
+        return Cases(
+            ids=tuple(item.id for item in batch_items) * repeats,
+            texts=texts,
+            captions=np.tile(captions, (repeats, 1)),
+            images=(None,) * len(keys),
+            owner=owner,
+            group=owner + len(keys) * control,
+            control=control,
+            references=(
+                *(item.references for item in batch_items),
+                *(references[keys[wrong]] for wrong in batch.wrong),
+            ),
+            whole=whole,
+            names=tuple(names[key] for key in keys),
+            sets=np.concatenate([sets + repeat * len(batch_items) for repeat in range(repeats)]),
+        )
+
+    return cases
+
+
+def fill(
+    bare: Cases, batch: ItemBatch, needs: Collection[Need], pipeline: Pipeline | None
+) -> tuple[Cases, dict[int, str]]:
+    """Decode and encode what the metrics need; return the cases, and errors by index in the batch."""
+    if "encoder" not in needs and "images" not in needs:
+        return bare, {}
+    decode = open_image if pipeline is None else lambda source: pipeline.decode([source], keep="images" in needs)[0]
+    decoded: list[Any] = _read_all(batch.images, decode)
+    image_errors = {index: str(error) for index, error in enumerate(decoded) if isinstance(error, RowError)}
+    errors = {index: image_errors[owner] for index, owner in enumerate(batch.owner) if owner in image_errors}
+    images = tuple(
+        None if isinstance(image, RowError) else image if pipeline is None else image.image for image in decoded
+    )
+    if pipeline is None:
+        return replace(bare, images=images), errors
+    vectors, text_errors = make_vectors(bare, decoded, pipeline, mixtures="mixtures" in needs)
+    for index, row in enumerate(bare.captions[: len(batch.items)].tolist()):
+        row_errors = [text_errors[text] for text in row if text in text_errors]
+        errors |= {index: row_errors[0]} if row_errors and index not in errors else {}
+    return replace(bare, images=images, vectors=vectors), errors
+
+
+def _read_all(
+    images: Sequence[Image], decode: Callable[[Path | bytes], DecodedT | RowError]
+) -> list[DecodedT | RowError]:
+    """Read images concurrently, those inside tables in the order of their rows."""
+
+    def read(index: int) -> DecodedT | RowError:
+        try:
+            return decode(image_source(images[index]))
+        except RowError as error:
+            return error
+
+    read_order = [
+        (str(image.file), image.row) if isinstance(image, StoredImage) else ("", index)
+        for index, image in enumerate(images)
+    ]
+    order = sorted(range(len(images)), key=read_order.__getitem__)
+    with ThreadPoolExecutor(_DECODERS) as pool:
+        opened = dict(zip(order, pool.map(read, order), strict=True))
+    return [opened[index] for index in range(len(images))]
+
+
+def make_vectors(
+    cases: Cases, decoded: Sequence[Decoded | RowError], pipeline: Pipeline, *, mixtures: bool
+) -> tuple[Vectors, dict[int, str]]:
+    """Return the vectors of a batch, for true and wrong images, and the errors of unreadable texts."""
+    images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
+    pair_index: dict[tuple[int, int], int] = {}  # distinct pairs of image and text
+    pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
+    for (case, candidate), text in np.ndenumerate(cases.captions):
+        image = int(cases.owner[case])
+        if images.rows[image] is not None and texts.rows[text] is not None:
+            pair_of[case, candidate] = pair_index.setdefault((image, int(text)), len(pair_index))
+    pairs, bank = list(pair_index), pipeline.placed_bank(pipeline.encoder.device)
+    empty = Embeddings(np.zeros((0, 1, 1)), np.zeros((0, 1), dtype=bool), np.zeros((0, 1)), ())
+    vectors = Vectors(
+        images.batch or empty,
+        texts.batch or empty,
+        tuple(text for text, row in zip(cases.texts, texts.rows, strict=True) if row is not None),
+        np.array([images.row(image) for image, _ in pairs], dtype=np.int64),
+        np.array([texts.row(text) for _, text in pairs], dtype=np.int64),
+        pair_of,
+        _columns(pipeline, images, texts, pairs, mixtures=mixtures),
+        cache(partial(_published, pipeline, decoded, images)),
+        _cached_compare(partial(compare_texts, pipeline.embedder)),
+        pipeline.form,
+        None if bank is None else to_numpy(bank.images.means),
+    )
+    return vectors, {item: str(error) for item, error in texts.errors.items()}
+
+
+def _published(pipeline: Pipeline, decoded: Sequence[Decoded | RowError], images: Embedded) -> Published:
+    """Encode the images of a batch as the encoder's publication defines it, unless they already are."""
+    plain = published_encoder(pipeline.encoder)
+    embedder = replace(pipeline.embedder, encoder=plain, memory=None)
+    # Only texts depend on the handling of long captions.
+    same_images = _LONG.sub("", plain.signature) == _LONG.sub("", pipeline.encoder.signature)
+    batch = images.batch if same_images else embedder.images(decoded).batch
+    return Published(np.zeros((0, 1)) if batch is None else batch.pooled, embedder.vectors)
+
+
+def published_encoder(encoder: Encoder) -> Encoder:
+    """Return the encoder with the model's own pooling and captions cut at the context, on the plain backbone.
+
+    Raises:
+        ConfigError: If the model has no pooled vectors.
+    """
+    found: Encoder = getattr(encoder, "as_published", lambda: encoder)()
+    return found
+
+
+def _cached_compare(compare: Compare) -> Compare:
+    """Cache comparisons of captions with their references across the metrics of a batch."""
+    cached: dict[tuple[str, tuple[str, ...]], ReferenceComparison] = {}
+
+    def compare_new(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[ReferenceComparison]:
+        pairs = [(text, tuple(item_references)) for text, item_references in zip(captions, references, strict=True)]
+        new = [key for key in dict.fromkeys(pairs) if key not in cached]
+        cached.update(
+            zip(new, compare([text for text, _ in new], [item_references for _, item_references in new]), strict=True)
+        )
+        return [cached[key] for key in pairs]
+
+    return compare_new
+
+
+def _columns(
+    pipeline: Pipeline, images: Embedded, texts: Embedded, pairs: Sequence[tuple[int, int]], *, mixtures: bool
+) -> Mapping[str, Floats]:
+    """Return the scores of all pairs; without mixtures only their similarity."""
+    if not pairs:
+        return {name: np.zeros(0) for name in ("similarity", *pipeline.form.columns, "msd")}
+    image_of, text_of = [image for image, _ in pairs], [text for _, text in pairs]
+    if not mixtures:
+        first = pipeline.form.pooled(images.vectors)[[images.row(item) for item in image_of]]
+        second = pipeline.form.pooled(texts.vectors)[[texts.row(item) for item in text_of]]
+        return {"similarity": float64(total(first * second))}
+    measured = pipeline.measure(images, texts, image_of, text_of)
+    columns = dict(pipeline.form.numbers(measured))
+    # The baseline is the plain cosine, including captions with negations.
+    return columns | {"similarity": float64(measured.similarity)}

@@ -1,0 +1,403 @@
+"""Run a benchmark: score every item with its image and a wrong one in resumable parts, then compute the figures."""
+
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import cache, partial
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate, compress
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from msdscore.encoders.registry import built_in_row
+from msdscore.errors import ConfigError, RunError
+from msdscore.forms.references import count_fact
+from msdscore.forms.registry import facts_of
+from msdscore.intervals import Floats
+from msdscore.io.atomic import write_bytes
+from msdscore.io.outputs.run import discard, open_run
+from msdscore.io.outputs.targets import REMEDY
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.version import __version__
+from msdscore_lab.benchmarks.base import Benchmark, image_key, image_names
+from msdscore_lab.benchmarks.protocols import counting
+from msdscore_lab.benchmarks.protocols.counting import Figure, Figures, Flags
+from msdscore_lab.benchmarks.registry import reader_options
+from msdscore_lab.benchmarks.results import result as tables
+from msdscore_lab.benchmarks.results.result import MetricResult, Provenance, Result, ScorerRecord, score_matrix
+from msdscore_lab.benchmarks.run.cases import fill, item_batches, published_encoder, text_cases
+from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
+from msdscore_lab.benchmarks.run.score_file import (
+    Reusable,
+    find_reusable,
+    image_state,
+    is_score_file,
+    recorded_scorer,
+    sources_of,
+    write,
+)
+from msdscore_lab.metrics.base import Metric
+
+Progress = Callable[[int, int], None]
+_PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
+_MAX_FAILURES = 5  # error messages in a result
+
+
+def run_benchmark(
+    plan: BenchmarkPlan,
+    output: Path,
+    pipeline: Callable[[], Pipeline],
+    *,
+    stamp: str | None = None,
+    overwrite: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> Result:
+    """Score and evaluate a benchmark; scores are stored as Parquet next to the result file `output` (.json).
+
+    A stopped run resumes. Existing scores are reused: only new metrics, and new or changed images, are scored; another
+    protocol has a separate result file. `pipeline` is called if a metric needs an encoder; with `stamp`
+    (`ScorerSpec.stamp`), only if something remains to be encoded. A benchmark with random draws is averaged over
+    `plan.seeds` draws.
+    """
+    if output.suffix != ".json":
+        raise ConfigError(f"{output}: expected a .json file for the result; scores are stored next to it as .parquet")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    work = prepare_work(plan)
+    default = work.row.protocols[0]
+    protocol = work.plan.protocol
+    target = output if protocol == default else output.with_stem(f"{output.stem}-{protocol}")
+    _check_free(target, tables.is_result, plan.root, overwrite=overwrite)
+    # Only reference-based metrics depend on the draw of references.
+    seeds = plan.seeds or (work.item_set.draws if any(metric.needs("references") for metric in work.metrics) else 1)
+    run = partial(_run_once, pipeline=cache(pipeline), stamp=stamp, overwrite=overwrite, progress=progress)
+    if seeds == 1:
+        result = run(work, output.with_suffix(".parquet"))
+    elif "seed" not in reader_options(plan.name, plan.root):
+        raise ConfigError(f"{plan.name} has no random draws; remove --seeds")
+    else:
+        results, first = [], int(plan.options.get("seed", 0))
+        for seed in range(first, first + seeds):
+            draw = prepare_work(replace(plan, options={**plan.options, "seed": seed}))
+            results.append(run(draw, output.with_name(f"{output.stem}.seed-{seed}.parquet")))
+        result = average(results)
+    write_bytes(target, tables.to_json(result).encode() + b"\n", folder=target.parent)
+    return result
+
+
+def _check_free(path: Path, is_own_file: Callable[[Path], bool], root: Path, *, overwrite: bool) -> None:
+    """Raise `RunError` for a file that was not written by a run; with `overwrite`, only among the benchmark's files."""
+    if not path.exists() or is_own_file(path):
+        return
+    if path.resolve().is_relative_to(root.resolve()):
+        raise RunError(f"{path}: is a file of the benchmark, not a result of a run; choose another -o")
+    if not overwrite:
+        raise RunError(f"{path}: exists, but was not written by a known run; {REMEDY}")
+
+
+def _run_once(
+    work: Work,
+    scores: Path,
+    *,
+    pipeline: Callable[[], Pipeline],
+    stamp: str | None,
+    overwrite: bool,
+    progress: Progress,
+) -> Result:
+    started, plan, items = time.monotonic(), work.plan, work.item_set.items
+    _check_free(scores, is_score_file, plan.root, overwrite=overwrite)
+    if overwrite:
+        scores.unlink(missing_ok=True)
+    sources = sources_of(items, seed=plan.seed, control=plan.control)
+    encodes = any(metric.needs("encoder") for metric in work.metrics)
+    scorer = recorded_scorer(scores, stamp) if encodes else None
+    earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources) if scorer else None
+    loaded = None
+    if earlier is None or earlier.tasks:
+        if encodes:
+            loaded = pipeline()
+            scorer = _record(loaded)
+        earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources)
+    if earlier.tasks:
+        table = _score_table(work, scores, earlier, loaded, _signatures(work, scorer), progress)
+        if sources_of(items, seed=plan.seed, control=plan.control) != sources:
+            raise RunError(f"{scores}: images were changed during the run; run again, which scores only those")
+        wrong_names, stamps = zip(*sources, strict=True)
+        state = {"error": [None] * len(items), "stranger": wrong_names, "stamp": stamps}
+        metadata = None if scorer is None else {"stamp": stamp, "record": asdict(scorer)}
+        signatures = {**earlier.signatures, **_signatures(work, scorer)}
+        write(scores, tables.scores_table(items, {**state, **table}), work.base, signatures, metadata)
+        _discard_parts(scores)
+    progress(len(items), len(items))
+    made = _provenance(work, scorer, time.monotonic() - started)
+    return summarise(work, scorer, pq.read_table(scores), scores.name, made)
+
+
+def _score_table(
+    work: Work,
+    scores: Path,
+    earlier: Reusable,
+    pipeline: Pipeline | None,
+    signatures: Mapping[str, str],
+    progress: Progress,
+) -> dict[str, list[Any]]:
+    """Score what remains, in a folder of parts that only the same work resumes."""
+    manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
+    digest = _digest({**manifest, "tasks": earlier.tasks}, 6, ensure_ascii=False)
+    parts = scores.with_name(f"{scores.stem}.{digest}.parquet"), {**manifest, "work": digest}
+    return _score(work, earlier, pipeline, parts, progress)
+
+
+def _discard_parts(scores: Path) -> None:
+    """Remove the parts of finished and stopped runs, except those in use by another process."""
+    for folder in scores.parent.glob(f"{scores.stem}.????????????.parquet.parts"):
+        with suppress(RunError):
+            discard(folder.with_suffix(""))
+
+
+def _provenance(work: Work, scorer: ScorerRecord | None, seconds: float) -> Provenance:
+    """Return date, command, device and time of a run, and a hash of its items and images."""
+    items = work.item_set.items
+    names, images = image_names(item.image for item in items), {image_key(item.image): item.image for item in items}
+    files = {names[key]: image if isinstance(image, Path) else image.file for key, image in images.items()}
+    sizes = {name: str(path.stat().st_size) if path.exists() else "" for name, path in files.items()}
+    return Provenance(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=work.plan.command,
+        device=scorer.device if scorer else "",
+        seconds=round(seconds, 1),
+        data={"items": work.base["items"], "images": _digest(sorted(sizes.items()), 16)},
+    )
+
+
+def _signatures(work: Work, scorer: ScorerRecord | None) -> dict[str, str]:
+    return {metric.label: signature(metric, scorer) for metric in work.metrics}
+
+
+def _record(pipeline: Pipeline) -> ScorerRecord:
+    """Return the signatures of a scorer and its encoder."""
+    published = ""
+    with suppress(ConfigError):
+        published = published_encoder(pipeline.encoder).signature
+    return ScorerRecord(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device), published)
+
+
+def _digest(content: Any, size: int, **options: Any) -> str:
+    return blake2b(json.dumps(content, **options).encode(), digest_size=size).hexdigest()
+
+
+def _score(
+    work: Work,
+    earlier: Reusable,
+    pipeline: Pipeline | None,
+    parts: tuple[Path, dict[str, Any]],
+    progress: Progress,
+) -> dict[str, list[Any]]:
+    """Return the columns of all items, from earlier scores and from the parts of this or an interrupted run."""
+    plan, items = work.plan, work.item_set.items
+    batches = partial(item_batches, items, seed=plan.seed, control=plan.control)
+    remaining = [
+        (batch, labels)
+        for indices, labels in earlier.tasks
+        for batch in batches(size=plan.batch_images, chosen=indices)
+    ]
+    done = [
+        0,
+        *accumulate(len(batch.items) for batch, _ in remaining),
+    ]  # number of items before each batch, then the total
+    # Every distinct caption is embedded once over all batches.
+    pipeline = pipeline and pipeline.remembering()
+    texts = text_cases(items)
+    # Parts whose images have changed are scored again.
+    keyed = ((_digest(list(map(image_state, batch.images)), 8), (batch, labels)) for batch, labels in remaining)
+    with open_run(*parts) as run:
+        for number, key, (batch, labels) in run.missing(keyed):
+            progress(done[number], done[-1])
+            metrics = [m for m in work.metrics if m.label in labels and m.row.scope == "part"]
+            needs = {need for metric in metrics for need in metric.row.needs}
+            cases, errors = fill(texts(batch, whole=False), batch, needs, pipeline)
+            columns: dict[str, Any] = {"item": pa.array(batch.items, pa.int64())}
+            if needs & {"encoder", "images"}:
+                columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
+            run.write(number, pa.table(columns | tables.score_columns(metrics, cases)), key=key)
+        columns = tables.merge_columns(run.tables(), earlier.columns, len(items))
+    # Metrics over the whole corpus.
+    requested = {label for _, labels in earlier.tasks for label in labels}
+    corpus_metrics = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in requested]
+    if corpus_metrics:
+        batch = next(batches(size=len(items)))
+        scored = tables.score_columns(corpus_metrics, texts(batch, whole=plan.limit is None))
+        table = pa.table({"item": pa.array(batch.items, pa.int64()), **scored})
+        columns |= tables.merge_columns([table], {}, len(items))
+    return columns
+
+
+def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
+    """Return the signature of a metric: everything that can change its scores."""
+    choices = f"|{metric.choices}" if metric.choices else ""
+    if scorer is None or not metric.needs("encoder"):
+        return f"{metric.row.name}{choices}|v:{__version__}"
+    if metric.needs("mixtures"):
+        prefix, settings = scorer.signature.split("|", 1)
+        name = metric.row.name.replace("msd", prefix) if metric.row.name in ("msd", "soft-msd") else metric.row.name
+        return f"{name}{choices}|{settings}"
+    if metric.needs("published"):
+        return f"{metric.row.name}{choices}|enc:{scorer.published}|v:{__version__}"
+    pool = facts_of(scorer.signature).get("pool")  # of the form; the encoder's if it is not stated
+    pooled = f"|pool:{pool}" if pool else ""
+    return f"{metric.row.name}{choices}|enc:{scorer.encoder}{pooled}|v:{__version__}"
+
+
+def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: str, provenance: Provenance) -> Result:
+    """Compute the figures of all metrics from the table of scores (the file `scores`), on the same items."""
+    plan, row, items = work.plan, work.row, work.item_set.items
+    errors = [error for error in table.column("error").to_pylist() if error]
+    columns = {metric.label: _scores(metric, table) for metric in work.metrics}
+    common, exclusions = _common_items(columns)
+    common_items, notes = list(compress(items, common)), {**work.item_set.notes, **exclusions}
+    name = scorer.encoder.partition("@")[0] if scorer else ""
+    encoder = built_in_row(name)
+    if row.domain and scorer and (encoder is None or row.domain not in encoder.domains):
+        source = f"items from {row.domain}, which encoder {name} is not known to be trained for"
+        notes[f"{source}: match and colours are not calibrated for it"] = len(common_items)
+    how = plan.resampling
+    sheet = partial(counting.make_sheet, row, common_items, protocol=plan.protocol, how=how)
+    # All benchmark settings that can change a figure, including the reader's options.
+    bench_facts = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(common_items)}", f"seed:{plan.seed}"]
+    bench_facts += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
+    bench_facts += [] if plan.limit is None else [f"limit:{plan.limit}"]
+    reference_facts = [count_fact(len(item.references) for item in common_items)]
+    metrics = []
+    for metric in work.metrics:
+        own_facts = [*(reference_facts if metric.needs("references") else []), *bench_facts]
+        signed = "|".join([signature(metric, scorer), *own_facts])
+        metrics.append(_metric_result(row, metric, signed, table, columns[metric.label], common, sheet))
+    length = None
+    if common_items:
+        direction, figures = counting.length_baseline(row, sheet(counting.lengths(common_items), judged=False))
+        length = MetricResult(f"length alone ({direction} wins)", "", True, False, figures)
+    return Result(
+        benchmark=row.name,
+        title=row.title,
+        kind=row.kind,
+        protocol=plan.protocol,
+        encoder=scorer.encoder if scorer else "",
+        items=len(items),
+        counted=len(common_items),
+        images=len({image_key(item.image) for item in common_items}),
+        failed=len(errors),
+        failures=tuple(dict.fromkeys(errors))[:_MAX_FAILURES],
+        seed=plan.seed,
+        samples=plan.samples,
+        limit=plan.limit,
+        options=dict(plan.options),
+        notes=notes,
+        metrics=tuple(metrics),
+        versions=versions(),
+        scores=scores,
+        length=length,
+        made=provenance,
+    )
+
+
+def _metric_result(
+    row: Benchmark,
+    metric: Metric,
+    signed: str,
+    table: pa.Table,
+    sides: Sequence[Floats],
+    common: Flags,
+    sheet: Callable[..., counting.Sheet[Any]],
+) -> MetricResult:
+    """Return the figures of one metric on the common items, with true and, with a control, with wrong images."""
+    missing = int(np.isnan(sides[0]).any(axis=1).sum())
+    prefix = metric.label + tables.FACT
+    facts = {
+        name.removeprefix(prefix): float(np.nansum(table.column(name).to_numpy()))
+        for name in table.column_names
+        if name.startswith(prefix)
+    }
+    result = MetricResult(
+        metric.label, signed, metric.higher_is_better, metric.judged, (), missing=missing, facts=facts or None
+    )
+    if not common.any() or missing == len(sides[0]):
+        return result
+    sheets = [sheet(side[common], judged=metric.judged) for side in sides]
+    figures, *control = (counting.figures(row, side) for side in sheets)
+    matched = counting.matched_length(row, sheets[0])
+    return replace(result, figures=figures, control=control[0] if control else (), matched=matched)
+
+
+def _common_items(columns: Mapping[str, Sequence[Floats]]) -> tuple[Flags, dict[str, int]]:
+    """Return a mask of the items that every metric scored (with a control, also with the wrong image), and a note.
+
+    A metric without any score is ignored.
+    """
+    scored_by = {label: np.asarray(~np.isnan(np.hstack(sides)).any(axis=1)) for label, sides in columns.items()}
+    scored = {label: flags for label, flags in scored_by.items() if flags.any()}
+    common: Flags = np.logical_and.reduce(list((scored or scored_by).values()))
+    if all((flags == common).all() for flags in scored.values()):
+        return common, {}
+    count, label = min((int(flags.sum()), label) for label, flags in scored.items())
+    return common, {f"items left out: not scored by every metric ({label} has {count})": int((~common).sum())}
+
+
+def _scores(metric: Metric, table: pa.Table) -> list[Floats]:
+    """Return the scores with true images and, with a control, with wrong images; higher is better."""
+    sign = 1 if metric.higher_is_better else -1
+    true, wrong = (score_matrix(table, metric.label, wrong=side) for side in (False, True))
+    assert true is not None, "the table has every metric of its run"
+    return [sign * true, *([] if wrong is None or np.isnan(wrong).all() else [sign * wrong])]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that affect the numbers."""
+    packages = {"msdscore": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    return packages
+
+
+def average(results: Sequence[Result]) -> Result:
+    """Return the first result with every figure and interval averaged over all results."""
+    first, metrics = results[0], []
+    for metric in first.metrics:
+        draws = [result.metric(metric.label) for result in results]
+        matched = _mean_figures([[draw.matched] for draw in draws if draw.matched is not None])
+        facts = metric.signature.split("|")
+        metrics.append(replace(
+            metric,
+            signature="|".join([*(fact for fact in facts if not fact.startswith("draw:")), f"draws:{len(draws)}"]),
+            figures=_mean_figures([draw.figures for draw in draws]),
+            control=_mean_figures([draw.control for draw in draws]),
+            matched=matched[0] if matched else None,
+        ))  # fmt: skip
+    run = replace(first.made, seconds=round(sum(result.made.seconds for result in results), 1))
+    return replace(first, metrics=tuple(metrics), seeds=len(results), failed=max(r.failed for r in results), made=run)
+
+
+def _mean_figures(draws: Sequence[Sequence[Figure]]) -> Figures:
+    """Average each figure of the first draw over all draws that have it."""
+    means = []
+    for figure in draws[0] if draws else ():
+        same = [other for figures in draws for other in figures if other.name == figure.name]
+        values, intervals = [other.value for other in same], [other.interval for other in same if other.interval]
+        if len(same) > 1 and not any(map(math.isnan, values)):
+            interval = None
+            if len(intervals) == len(same):
+                low, high = (fmean(getattr(each, end) for each in intervals) for end in ("low", "high"))
+                interval = replace(intervals[0], value=fmean(values), low=low, high=high)
+            figure = replace(figure, value=fmean(values), interval=interval, spread=stdev(values))
+        means.append(figure)
+    return tuple(means)

@@ -1,0 +1,327 @@
+"""Rankings of captioners on shared images: means, ranks and differences, with intervals and significance tests."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from msdscore.errors import InputError, unknown_name
+from msdscore.forms.columns import LOWER_IS_BETTER
+from msdscore.forms.registry import heading
+from msdscore.intervals import DEFAULT, Interval, Resampling, bootstrap_mean
+from msdscore.report.results import METRICS, Floats
+from msdscore_lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
+from msdscore_lab.benchmarks.results.result import from_plain, plain
+from msdscore_lab.captioners.contest import Contest
+from msdscore_lab.stats.ranks import kendall_b, prepare, spearman
+from msdscore_lab.stats.resample import bootstrap, holm, paired_difference
+from msdscore_lab.stats.resample import permutation_test as permute
+
+RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests
+_LEVEL = 0.05
+_NORMAL_95, _NORMAL_80 = 1.96, 0.84  # quantiles of the normal distribution for a two-sided test at 5 % with power 80 %
+_MAX_IMAGES_NEEDED = 100_000  # larger estimates are not shown
+_EXTRAS = {"interval": "95 % interval", "rank": "rank", "p": "p vs. best", "n": "n"}
+_HEAD = 1 << 16  # bytes of a file that are searched for the key "captioners"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionerRank:
+    """Result of one captioner in one metric: its mean and its rank, both with an interval over images."""
+
+    captioner: str
+    mean: Interval
+    rank: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Comparison of two captioners in one metric: the difference of their means, and its significance."""
+
+    first: str
+    second: str
+    difference: Interval
+    p_value: float
+    adjusted: float  # p-value with Holm's correction over all pairs of the metric
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRanking:
+    """All captioners in one metric, best first, and all their pairs."""
+
+    metric: str
+    lower_is_better: bool
+    placed: tuple[CaptionerRank, ...]
+    duels: tuple[Duel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleAgreement:
+    """Agreement between the ranking by a metric and the ranking by another column, such as human ratings."""
+
+    metric: str
+    column: str
+    spearman: float
+    kendall: float
+    same_winner: Interval | None  # share of caption pairs of one image in the same order; None: no such pair
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Rankings of the captioners by all metrics."""
+
+    contest: Contest
+    metrics: tuple[MetricRanking, ...]
+    people: MetricRanking | None
+    agreements: tuple[PeopleAgreement, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; an undefined number, such as an interval of one image, is None."""
+        contest = self.contest
+        values = {
+            "signature": contest.signature,
+            "files": [str(path) for path in contest.files],
+            "captioners": list(contest.captioners),
+            "images": len(contest.images),
+            "left_out": contest.left_out,
+            "metrics": [asdict(metric) for metric in self.metrics],
+            "people": None if self.people is None else asdict(self.people),
+            "agreements": [asdict(agreement) for agreement in self.agreements],
+        }
+        return dict(plain(values))
+
+
+def is_ranking(path: Path) -> bool:
+    """Return whether a file is the JSON of a ranking, by its first fields."""
+    try:
+        with path.open("rb") as file:
+            return b'"captioners"' in file.read(_HEAD)
+    except OSError:
+        return False
+
+
+def read_ranking(values: Mapping[str, Any]) -> Ranking:
+    """Restore a ranking from `Ranking.to_dict`, without its captions, which tables do not need.
+
+    Raises:
+        InputError: If the values are not a ranking.
+    """
+    empty = np.zeros(0, dtype=np.int64)
+    try:
+        contest = Contest(
+            tuple(map(Path, values["files"])), values["signature"], tuple(values["captioners"]),
+            ("",) * values["images"], values["left_out"], empty, empty, (), (), {},
+        )  # fmt: skip
+        metrics = from_plain(tuple[MetricRanking, ...], values["metrics"])
+        people = from_plain(MetricRanking | None, values["people"])
+        return Ranking(contest, metrics, people, from_plain(tuple[PeopleAgreement, ...], values["agreements"]))
+    except (KeyError, TypeError) as error:
+        raise InputError(f"expected the JSON of msdscore rank-captioners, got other fields ({error})") from error
+
+
+def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
+    """Return the captioners with the selected columns, then the pairs in every metric among them.
+
+    By default, the first score with its interval, human ratings, the test against the best captioner and the number of
+    images; `all` selects all scores with their ranks.
+    """
+    people = [ranking.people.metric] if ranking.people else []
+    selected = columns or (ranking.metrics[0].metric, *people, "interval", "p", "n")
+    if list(columns) == ["all"]:
+        selected = (*(metric.metric for metric in ranking.metrics), *people, "interval", "rank")
+    grid = means_grid(ranking, selected, "Captioners")
+    notes = [*notes_of(ranking), ranking.contest.signature]
+    if "p" in selected:
+        notes.insert(0, "p: permutation test against the best captioner, Holm's correction over all pairs")
+    return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, selected)]
+
+
+def rank(contest: Contest, *, people: str | None = None, how: Resampling = DEFAULT) -> Ranking:
+    """Rank the captioners by every metric that all captions have."""
+    ordered = dict.fromkeys((*RANKED_BY, *METRICS))
+    names = [name for name in ordered if name in contest.numbers and not np.isnan(contest.means(name)).any()]
+    metrics = tuple(_metric(contest, name, how) for name in names)
+    if people is None:
+        return Ranking(contest, metrics, None, ())
+    agreements = [_agreement(contest, name, people, how) for name in (*RANKED_BY, "similarity") if name in names]
+    return Ranking(contest, metrics, _metric(contest, people, how), tuple(agreements))
+
+
+def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
+    values, lower_is_better = contest.means(name), name in LOWER_IS_BETTER
+    sign = -1.0 if lower_is_better else 1.0
+    placed = [
+        CaptionerRank(
+            captioner,
+            bootstrap_mean(values[:, index], how=how),
+            bootstrap(_rank_of(sign * values, index), len(values), how=how),
+        )
+        for index, captioner in enumerate(contest.captioners)
+    ]
+    placed.sort(key=lambda row: (row.rank.value, row.captioner))
+    pairs = list(combinations(range(len(contest.captioners)), 2)) if name in RANKED_BY else []
+    tests = [permute(values[:, first], values[:, second], how=how).p_value for first, second in pairs]
+    adjusted = holm(tests).tolist() if tests else []
+    differences = [paired_difference(values[:, first], values[:, second], how=how) for first, second in pairs]
+    duels = [
+        Duel(contest.captioners[first], contest.captioners[second], *facts)
+        for (first, second), *facts in zip(pairs, differences, tests, adjusted, strict=True)
+    ]
+    return MetricRanking(name, lower_is_better, tuple(placed), tuple(duels))
+
+
+def _rank_of(values: Floats, index: int) -> Callable[[Floats], float]:
+    """Return the rank of a captioner as a statistic of image weights: 1 is best, and ties share their mean rank."""
+
+    def statistic(weights: Floats) -> float:
+        means = weights @ values
+        better, equal = int((means > means[index]).sum()), int((means == means[index]).sum())
+        return better + (equal + 1) / 2
+
+    return statistic
+
+
+def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> PeopleAgreement:
+    scores, ratings = (-1.0 if name in LOWER_IS_BETTER else 1.0) * contest.means(name), contest.means(people)
+    first, second = np.triu_indices(len(contest.captioners), 1)
+    preference = ratings[:, first] - ratings[:, second]
+    images, _ = decided = preference.nonzero()
+    agrees = 0.5 + 0.5 * np.sign(preference * (scores[:, first] - scores[:, second]))[decided]
+    share = bootstrap_mean(agrees, clusters=images.tolist(), how=how) if len(agrees) else None
+    columns = prepare(scores.mean(axis=0), ratings.mean(axis=0))
+    return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)
+
+
+def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
+    """Return one row per captioner, in the order of the first number.
+
+    `columns` are names of numbers, each followed by its `interval`, its `rank` and `p` (the adjusted p-value against
+    the best captioner) if these are among the columns, and `n`, the number of images.
+    """
+    numbers = {metric.metric: metric for metric in (*ranking.metrics, *([ranking.people] if ranking.people else []))}
+    for name in columns:
+        if name == "ref_msd" and (without := _without_references(ranking.contest)):
+            raise InputError(
+                f"ref_msd cannot be ranked: {without} images have no references; add them, or omit ref_msd"
+            )
+        if name not in numbers and name not in _EXTRAS:
+            raise unknown_name("column", name, [*numbers, *_EXTRAS])
+    selected = [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
+    cells: dict[str, list[str]] = {row.captioner: [row.captioner] for row in selected[0].placed}
+    headings = ["captioner"]
+    for metric in selected:
+        extras = [name for name in columns if name in ("interval", "rank") or (name == "p" and metric.duels)]
+        arrow = " ↓" if metric.lower_is_better else ""
+        headings += [heading(metric.metric, ranking.contest.signature) + arrow, *(_EXTRAS[name] for name in extras)]
+        p_values = {rival: duel.adjusted for rival, duel in _rivals(metric)}
+        for row in metric.placed:
+            extra_cells = {"interval": _ends(row.mean) or NONE, "rank": _rank(row.rank)}
+            extra_cells["p"] = p_value(p_values.get(row.captioner, float("nan")))
+            cells[row.captioner] += [f"{row.mean.value:.3f}", *(extra_cells[name] for name in extras)]
+    if "n" in columns:
+        headings.append(_EXTRAS["n"])
+        for cell_row in cells.values():
+            cell_row.append(str(len(ranking.contest.images)))
+    return Grid(title, tuple(headings), tuple(map(tuple, cells.values())))
+
+
+def notes_of(ranking: Ranking) -> list[str]:
+    """Return notes on the images and on the agreement with people."""
+    contest = ranking.contest
+    count = len(contest.images)
+    notes = [f"{count} images described by all; 95 % intervals over images"]
+    if count < FEW_IMAGES:
+        notes.append(f"only {count} images: intervals are rough, and only large differences can be significant")
+    if contest.left_out:
+        notes.append(f"{contest.left_out} images excluded: a captioner has no caption or no score for them")
+    if without := _without_references(contest):
+        notes.append(f"ref_msd is not ranked: {without} images have no references")
+    return [*notes, *(_agreement_note(agreement, contest.signature) for agreement in ranking.agreements)]
+
+
+def _without_references(contest: Contest) -> int:
+    """Return the number of images without ref_msd, or 0 if none has it."""
+    is_missing = np.isnan(contest.numbers.get("ref_msd", np.zeros(0)))
+    return 0 if is_missing.all() else len(set(contest.image_of[is_missing].tolist()))
+
+
+def _agreement_note(agreement: PeopleAgreement, signature: str) -> str:
+    values = {"Spearman": agreement.spearman, "Kendall": agreement.kendall}
+    correlations = "; ".join(f"{name} {value:.2f}" for name, value in values.items() if value == value)
+    correlations = correlations or f"no correlation, since all captioners have the same mean {agreement.column}"
+    sentence = f"{heading(agreement.metric, signature)} against {agreement.column}: {correlations}"
+    if agreement.same_winner is None:
+        return f"{sentence}; {agreement.column} is equal for all captions of each image"
+    share, low, high = (
+        100 * end for end in (agreement.same_winner.value, agreement.same_winner.low, agreement.same_winner.high)
+    )
+    ends = f" [{low:.1f}, {high:.1f}]" if low == low else ""
+    return f"{sentence}; in people's order: {share:.1f} %{ends} of the pairs of captions with different ratings"
+
+
+def verdict(ranking: Ranking) -> str:
+    """Return one sentence: the best captioner by the first metric, and those without a significant difference."""
+    metric = ranking.metrics[0]
+    first = metric.placed[0].captioner
+    rivals = [rival for rival, duel in _rivals(metric) if not duel.adjusted < _LEVEL]
+    contest = ranking.contest
+    basis = f"by {heading(metric.metric, contest.signature)} on {len(contest.images)} images"
+    sentence = f"{first} is the best {basis}: significantly ahead of all others."
+    if rivals:
+        names = " and ".join(filter(None, (", ".join([first, *rivals[:-1]]), rivals[-1])))
+        sentence = f"Too close to call: no significant difference between {names} {basis}."
+    if ranking.people is None:
+        return sentence
+    return f"{sentence} People rate {ranking.people.placed[0].captioner} highest."
+
+
+def _rivals(metric: MetricRanking) -> list[tuple[str, Duel]]:
+    """Return every captioner except the best, with its comparison to the best."""
+    best = metric.placed[0].captioner
+    duels = [duel for duel in metric.duels if best in (duel.first, duel.second)]
+    return [(duel.second if duel.first == best else duel.first, duel) for duel in duels]
+
+
+def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[Grid]:
+    """Return a table of all pairs of captioners for each of the metrics that were tested."""
+    grids = []
+    for metric in (candidate for candidate in ranking.metrics if candidate.duels and candidate.metric in metrics):
+        rows = [
+            (f"{duel.first} – {duel.second}", with_interval(duel.difference), p_value(duel.p_value),
+             p_value(duel.adjusted))
+            for duel in metric.duels
+        ]  # fmt: skip
+        undecided = [duel for duel in metric.duels if not duel.adjusted < _LEVEL]
+        ties = "; ".join(f"{duel.first} and {duel.second}{_images_needed(duel)}" for duel in undecided)
+        note = f"no significant difference at {_LEVEL:g}: {ties}"
+        note = note if undecided else f"all differences are significant at {_LEVEL:g}"
+        title = f"{heading(metric.metric, ranking.contest.signature)}: permutation test over images"
+        grids.append(Grid(title, ("pair", "difference", "p", "p, Holm"), tuple(rows), (note,)))
+    return grids
+
+
+def _images_needed(duel: Duel) -> str:
+    """Return the number of images at which the observed difference would be significant with a power of 80 %."""
+    difference = duel.difference
+    deviation = (difference.high - difference.low) / (2 * _NORMAL_95)
+    if not (deviation > 0 and difference.value):
+        return ""
+    images = difference.n * ((_NORMAL_95 + _NORMAL_80) * deviation / difference.value) ** 2
+    return f" (about {images:,.0f} images or more needed)" if difference.n < images < _MAX_IMAGES_NEEDED else ""
+
+
+def with_interval(interval: Interval) -> str:
+    """Format a mean with its interval, if it has one."""
+    return f"{interval.value:.3f} {_ends(interval)}".rstrip()
+
+
+def _ends(interval: Interval) -> str:
+    return "" if interval.low != interval.low else f"[{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _rank(interval: Interval) -> str:
+    value, low, high = (f"{end:.1f}".removesuffix(".0") for end in (interval.value, interval.low, interval.high))
+    return value if interval.low != interval.low else f"{value} [{low}, {high}]"

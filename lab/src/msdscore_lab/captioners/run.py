@@ -1,0 +1,192 @@
+"""Caption the images of a folder or a file, in resumable parts."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from msdscore.errors import InputError, RowError, RunError
+from msdscore.io.hashing import file_stamp, source_key, text_key
+from msdscore.io.images import from_cell, open_image
+from msdscore.io.inputs.columns import IMAGE_NAMES, first_of, listed
+from msdscore.io.inputs.formats import open_records
+from msdscore.io.outputs.files import check_output
+from msdscore.io.outputs.run import discard, finished, open_run, run_notes
+from msdscore.io.tar import is_image_name
+from msdscore.version import __version__
+from msdscore_lab.captioners.writers import CaptioningSettings, CaptionWriter
+
+_SCHEMA = pa.schema([("image", pa.string()), ("caption", pa.string()), ("system", pa.string()), ("error", pa.string())])
+_EMPTY = "the captioner returned no text"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedImage:
+    """An image to describe and its name in the output; a row that cannot be read has an error as its source."""
+
+    name: str
+    source: Path | bytes | RowError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptionRun:
+    """Identity of a run: the name of the captioner in the output, and its model and endpoint."""
+
+    system: str
+    identity: str
+    source: Path | None = None  # folder of images, or file of rows with images
+    part: int = 8  # images per part, the resume granularity
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionedFile:
+    """Outcome of a run; `earlier` is the number of captions from an interrupted run."""
+
+    rows: int
+    failed: int
+    earlier: int
+    reasons: tuple[str, ...]
+
+
+def list_images(source: Path, *, limit: int | None = None) -> list[NamedImage]:
+    """Return the images of a folder, or those in the rows of a file (paths or bytes), without duplicates."""
+    images = _images_in_rows(source)
+    if source.is_dir():
+        paths = (path for path in sorted(source.rglob("*")) if path.is_file() and is_image_name(path))
+        images = (NamedImage(path.relative_to(source).as_posix(), path) for path in paths)
+    distinct = list({image.name: image for image in images}.values())
+    if not distinct:
+        raise InputError(f"{source}: expected images, found none")
+    return distinct[:limit]
+
+
+def caption_images(
+    images: Sequence[NamedImage],
+    load: Callable[[], CaptionWriter],
+    output: Path,
+    settings: CaptioningSettings,
+    about: CaptionRun,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> CaptionedFile:
+    """Write captions of images as rows of `image`, `caption`, `system` and `error`; resume an interrupted run.
+
+    The model is loaded only if captions are missing. Model, prompt and decoding are stored in the run metadata.
+    """
+    check_output(output, inputs=[about.source, *(image.source for image in images if isinstance(image.source, Path))])
+    if about.overwrite:
+        discard(output)
+    manifest = {
+        "captioner": about.identity,
+        "system": about.system,
+        "settings": asdict(settings),
+        "images": blake2b("\n".join(image.name for image in images).encode(), digest_size=8).hexdigest(),
+        "part": about.part,
+        "version": __version__,
+    }
+    parts = [images[start : start + about.part] for start in range(0, len(images), about.part)]
+    keys, described = _keys(parts), 0
+    writer: CaptionWriter | None = None
+    done, notes = finished(output, manifest), run_notes(output) or {}
+    if done and notes.get("parts") == keys:
+        return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
+
+    def check_unchanged() -> None:
+        if _keys(parts) != keys:
+            raise RunError(f"{output}: images changed during the run; run again to describe only the changed ones")
+
+    with open_run(output, manifest, again=done is not None) as run:
+        finished_tables = _finished_parts(output, notes, about.part) if done else {}
+        for part_index, key, batch in run.missing(zip(keys, parts, strict=True)):
+            table = finished_tables.get(key)
+            if table is None:
+                writer = writer or load()
+                table = _table(batch, writer, settings, about.system, first=part_index == 0)
+                described += len(batch)
+            run.write(part_index, table, key=key)
+            progress(part_index * about.part + len(batch), len(images))
+        model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
+        earlier_model: dict[str, Any] = {name: notes[name] for name in ("prompt", "model") if name in notes}
+        written = run.finish(
+            rows=len(images),
+            metadata={"msdscore.captioner": about.identity},
+            notes={**earlier_model, **model, "parts": keys},
+            check=check_unchanged,
+        )
+    return CaptionedFile(written.rows, written.failed, len(images) - described, written.reasons)
+
+
+def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
+    """Return one key per part: a hash of the names and contents of its images (of large files, size and time)."""
+    with ThreadPoolExecutor(8) as pool:
+        states = ["\n".join(pool.map(_state, batch)) for batch in parts]
+    return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
+
+
+def _state(image: NamedImage) -> str:
+    source = image.source
+    if isinstance(source, RowError):
+        return f"{image.name}\0{source}"
+    return f"{image.name}\0{file_stamp(source) if isinstance(source, Path) else source_key(source)}"
+
+
+def _finished_parts(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:
+    """Return the rows of a finished output by the keys of their parts."""
+    with ExitStack() as stack:
+        rows = [record.values for record in open_records(output, format=None, until=stack).read()]
+    tables = (pa.Table.from_pylist(rows[start : start + part], schema=_SCHEMA) for start in range(0, len(rows), part))
+    return dict(zip(notes.get("parts", ()), tables, strict=False))
+
+
+def _table(
+    batch: Sequence[NamedImage], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
+) -> pa.Table:
+    opened: dict[int, Any] = {}
+    texts: dict[int, str | RowError] = {}
+    for index, image in enumerate(batch):
+        try:
+            if isinstance(image.source, RowError):
+                raise image.source
+            opened[index] = open_image(image.source)
+        except RowError as error:
+            texts[index] = error
+    seeds = [text_key(f"{settings.seed}/{batch[index].name}") % 2**32 for index in opened]
+    written = dict(zip(opened, writer.write(list(opened.values()), seeds) if opened else [], strict=True))
+    rejected = [text for text in written.values() if isinstance(text, RowError)]
+    if first and len(rejected) == len(opened) > 1:
+        raise RunError(str(rejected[0]))  # all images failed, so the request itself is wrong
+    texts |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
+    rows = []
+    for index, image in enumerate(batch):
+        text = texts[index]
+        caption = None if isinstance(text, RowError) else text or None
+        message = None if caption else str(text) or _EMPTY
+        rows.append({"image": image.name, "caption": caption, "system": system, "error": message})
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _images_in_rows(path: Path) -> Iterator[NamedImage]:
+    with ExitStack() as stack:
+        for row_index, record in enumerate(open_records(path, format=None, until=stack).read()):
+            values = record.values
+            column = first_of(values, IMAGE_NAMES)
+            if record.error is not None:
+                yield NamedImage(f"row {row_index}", RowError(record.error))
+                continue
+            if column is None:
+                raise InputError(f"{path} row {row_index}: no image; expected one of {listed(IMAGE_NAMES)}")
+            content = values[column]
+            image = from_cell(content)
+            if not image or not isinstance(image, bytes | str):
+                yield NamedImage(f"row {row_index}", RowError("no image; expected a path or bytes"))
+            elif isinstance(image, bytes):
+                name = values.get("file_name") or (content.get("path") if isinstance(content, dict) else None)
+                yield NamedImage(str(name or row_index), image)
+            else:
+                yield NamedImage(str(image), path.parent / str(image))

@@ -1,0 +1,131 @@
+"""`msdscore bench`: run metrics on benchmarks of human judgements, with intervals and a wrong-image control."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, SCORING, option
+from msdscore.cli.progress import bar, stoppable, tell
+from msdscore_lab.cli import options as lab_options
+from msdscore_lab.cli.options import STATISTICS
+
+if TYPE_CHECKING:
+    from msdscore.scoring.pipeline import Pipeline
+
+PAPER_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length")
+EVIDENCE_METRICS = ("cosine", "precision", "information", "penalty", "msd", "soft-msd", "length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolOptions:
+    """Data, metrics, protocol and statistics of a benchmark run."""
+
+    root: Path = option(INPUT, ..., help="Folder of the released files, or its parent (with NAME/), or a rows file.")
+    reader_option: lab_options.ReaderOption = field(default_factory=list)
+    references: Path | None = option(
+        INPUT, None, help="File of reference captions by image: COCO annotations, JSON lines, or id to list."
+    )
+    limit: int | None = option(INPUT, None, min=1, help="Maximum number of items, evenly spread.")
+    metric: list[str] = option(
+        SCORING, [], "--metric", "-m", help="NAME[:ARGUMENT] from `msdscore metrics`, or module:function. Repeatable."
+    )
+    protocol: str = option(STATISTICS, "official", help="Evaluation protocol; see `msdscore benchmarks show NAME`.")
+    seed: lab_options.Seed = 0
+    seeds: int | None = option(
+        STATISTICS, None, min=1, help="Number of random draws to average over, for benchmarks that have them."
+    )
+    samples: lab_options.Samples = 1000
+    percentile: lab_options.Percentile = False
+    control: lab_options.Control = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultOptions:
+    """Output files of a benchmark run."""
+
+    output: Path = option(OUTPUT, Path("results"), "--output", "-o", help="Folder for NAME.json and NAME.parquet.")
+    plot: Path | None = option(OUTPUT, None, help="Plot of the metrics with their intervals (.png, .svg, .pdf).")
+    overwrite: bool = option(OUTPUT, False, "--overwrite", help="Delete existing scores first.")
+    json: options.Json = False
+
+
+def file_name(benchmark: str) -> str:
+    """Return the file name of a benchmark, without the colon of `module:attribute`, which some systems do not allow.
+
+    >>> file_name("mine:ROW")
+    'mine.ROW'
+    """
+    return benchmark.replace(":", ".")
+
+
+def bench(
+    names: Annotated[
+        list[str], typer.Argument(help="Names from `msdscore benchmarks`, or module:attribute of your own row.")
+    ],
+    protocol: ProtocolOptions,
+    target: ResultOptions,
+    scorer: options.ScorerOptions,
+    batch: options.BatchOptions,
+) -> None:
+    """Run metrics on benchmarks of human judgements.
+
+    Writes NAME.json (results, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
+    tables. The same command resumes an interrupted run and scores missing or changed items again. An additional
+    --metric scores only that metric; another --protocol evaluates the existing scores, into NAME-PROTOCOL.json.
+
+    Exit codes: 0 all items scored, 3 some items failed (their errors are in the output), 2 invalid usage.
+    """
+    import functools
+    import shlex
+    import sys
+
+    from msdscore.explain.save import FIGURES
+    from msdscore.io.outputs.targets import check_folder, check_target, put
+    from msdscore_lab.benchmarks.results.grids import screen_grids
+    from msdscore_lab.benchmarks.results.result import to_json
+    from msdscore_lab.benchmarks.results.tables import draw
+    from msdscore_lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, pipeline_for
+    from msdscore_lab.benchmarks.run.runner import run_benchmark
+    from msdscore_lab.cli.grids import grid_table
+
+    outputs = [f"{file_name(name)}{end}" for name in names for end in (".json", ".parquet")]
+    check_folder(target.output, outputs, inputs=[protocol.root, scorer.bank])
+    if target.plot is not None:
+        check_target(target.plot, FIGURES, inputs=[protocol.root, scorer.bank])
+    spec, root = scorer.spec(batch), protocol.root
+    pipeline, stamp, results = functools.cache(spec.build), spec.stamp(), []
+
+    @functools.cache
+    def fitting(name: str) -> "Pipeline":
+        chosen = pipeline_for(name, pipeline(), spec)
+        if chosen.form != pipeline().form:
+            tell(f"{name}: {LONG_NOTE}")
+        return chosen
+
+    metrics = protocol.metric
+    if not metrics:
+        metrics = list(PAPER_METRICS if "coverage" in pipeline().form.columns else EVIDENCE_METRICS)
+    for name in names:
+        plan = BenchmarkPlan(
+            name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metrics),
+            protocol=protocol.protocol, limit=protocol.limit, seed=protocol.seed, seeds=protocol.seeds,
+            samples=protocol.samples, expanded=not protocol.percentile, control=protocol.control,
+             options=dict(options.parsed(protocol.reader_option)),
+            references=protocol.references, command=shlex.join(["msdscore", *sys.argv[1:]]),
+        )  # fmt: skip
+        file = target.output / f"{file_name(name)}.json"
+        with stoppable(), bar(name) as show:
+            build, mark = functools.partial(fitting, name), stamp and f"{stamp},{name}"
+            results.append(run_benchmark(plan, file, build, stamp=mark, overwrite=target.overwrite, progress=show))
+    if target.plot is not None:
+        put(target.plot, draw(results, target.plot.suffix), overwrite=True)
+    if target.json:
+        typer.echo("[" + ",\n".join(map(to_json, results)) + "]")
+    for grid in [] if target.json else screen_grids(results):
+        grid_table(grid)
+    if pipeline.cache_info().currsize:
+        options.print_cache_use(spec, pipeline().cache_use)
+    raise typer.Exit(options.SOME_FAILED if any(result.failed for result in results) else 0)

@@ -1,0 +1,93 @@
+"""`msdscore rank-captioners`: a ranking of captioners."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, option
+from msdscore.cli.progress import tell
+from msdscore_lab.cli import options as lab_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingOptions:
+    """Images and ratings of a ranking."""
+
+    shared: bool = option(INPUT, False, "--shared", help="Use only the images that all captioners have.")
+    people: str | None = option(INPUT, None, help="Column with human ratings to compare with.")
+    images: options.Images = None
+    rows: options.Rows = None
+    samples: lab_options.Samples = 1000
+    percentile: lab_options.Percentile = False
+    seed: lab_options.Seed = 0
+    style: lab_options.TableStyle = ""
+    columns: str = option(
+        OUTPUT, "", help="Columns, e.g. msd,match,interval,rank,p,n; all: every number. Default: the first score."
+    )
+
+
+def rank_captioners(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="Scored files, one per captioner (NAME=FILE sets its name), or one file with a column system."
+        ),
+    ],
+    chosen: RankingOptions,
+    output: Path | None = option(
+        OUTPUT,
+        None,
+        "--output",
+        "-o",
+        help="Output page (.html); a .json is written next to it. Or a table: .tex, .md or .csv.",
+    ),
+    show: int = option(OUTPUT, 3, min=0, help="Number of winning captions to show per captioner."),
+    title: str = option(OUTPUT, "Captioners", help="Title of the page."),
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Rank captioners on shared images by MSD, Soft-MSD and match, with intervals and significance.
+
+    Soft-MSD uses the captions of all captioners for an image as one candidate set. Images are matched by their path in
+    the rows; files with different signatures, or different images with the same path, are rejected.
+    """
+    from json import dumps
+
+    from msdscore.intervals import Resampling
+    from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
+    from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
+    from msdscore_lab.captioners.contest import read_contest
+    from msdscore_lab.captioners.page import page
+    from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
+    from msdscore_lab.cli.grids import grid_table
+
+    suffix = "" if output is None else output.suffix.lower()
+    style, printed = chosen.style or SUFFIXES.get(suffix, ""), output is not None and is_standard_output(output)
+    if output is not None:
+        inputs = with_images([*files, chosen.rows], chosen.images)
+        side = [] if suffix in SUFFIXES else [output.with_suffix(".json")]
+        check_target(output, (".html", ".htm", *SUFFIXES), inputs=inputs, side=side)
+    contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
+    how = Resampling(samples=chosen.samples, seed=chosen.seed, expanded=not chosen.percentile)
+    ranking = rank(contest, people=chosen.people, how=how)
+    grids = ranking_grids(ranking, options.names_in(chosen.columns))
+    plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    if suffix in SUFFIXES and output is not None:
+        put_all({output: render(grids, style).encode()}, overwrite=overwrite)
+        tell(verdict(ranking))
+    elif output is not None:
+        text = page(ranking, title=title, show=show, images=chosen.images, rows=chosen.rows)
+        side_files = {} if printed else {output.with_suffix(".json"): plain.encode()}
+        put_all({output: text.encode()}, side=side_files, overwrite=overwrite)
+    if json and not printed:
+        typer.echo(plain, nl=False)
+    elif printed or suffix in SUFFIXES:
+        return
+    elif style:
+        typer.echo(render(grids, style), nl=False)
+    else:
+        for grid in grids:
+            grid_table(grid)

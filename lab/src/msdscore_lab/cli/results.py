@@ -1,0 +1,118 @@
+"""`msdscore table` and `compare`: tables of benchmark results, and significance tests."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from msdscore.cli import options
+from msdscore.cli.options import INPUT, OUTPUT, option
+from msdscore.cli.progress import print_json
+from msdscore.errors import ConfigError
+from msdscore_lab.cli import options as lab_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Content, style and file of the tables."""
+
+    overview: bool = option(
+        INPUT, False, "--overview", help="One table with a column per benchmark, best values in bold."
+    )
+    against: str = option(INPUT, "", help="With --overview: mark significant differences from this metric.")
+    quoted: bool = option(INPUT, False, "--quoted", help="With --overview: include published values.")
+    columns: str = option(
+        OUTPUT, "", help="Columns of the tables, separated by commas; default: all, of a ranking the score."
+    )
+    style: lab_options.TableStyle = ""
+    output: Path | None = option(
+        OUTPUT, None, "--output", "-o", help="File: .md, .tex or .csv; default: print the tables."
+    )
+    overwrite: options.Overwrite = False
+
+
+def table(
+    results: Annotated[
+        list[Path], typer.Argument(help="Results (.json) of `msdscore bench` or `msdscore rank-captioners`.")
+    ],
+    chosen: TableOptions,
+    samples: lab_options.Samples = 1000,
+) -> None:
+    """Print a table per benchmark and protocol, with intervals, controls and signatures, or one for all benchmarks."""
+    import json
+
+    from msdscore.intervals import Resampling
+    from msdscore.io.outputs.targets import RUN_NOTES, check_target, put
+    from msdscore_lab.benchmarks.results.grids import overview as all_in_one
+    from msdscore_lab.benchmarks.results.grids import result_grids
+    from msdscore_lab.benchmarks.results.result import read_result
+    from msdscore_lab.benchmarks.results.tables import SUFFIXES, render, select_columns
+    from msdscore_lab.captioners.ranking import is_ranking, ranking_grids, read_ranking
+
+    if chosen.output is not None:
+        check_target(chosen.output, tuple(SUFFIXES), inputs=results)
+    if (chosen.against or chosen.quoted) and not chosen.overview:
+        raise ConfigError("--against and --quoted need --overview")
+    # A pattern such as results/*.json also matches the run metadata next to the scores.
+    wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
+    rankings, columns = [path for path in wanted if is_ranking(path)], options.names_in(chosen.columns)
+    if rankings and (chosen.overview or len(rankings) < len(wanted)):
+        raise ConfigError(f"{rankings[0]} is a ranking of captioners; print it separately, without --overview")
+    how = Resampling(samples=samples)
+    if rankings:
+        stored = [read_ranking(json.loads(path.read_text(encoding="utf-8"))) for path in rankings]
+        grids = [grid for ranking in stored for grid in ranking_grids(ranking, columns)]
+    else:
+        read = {path: read_result(path) for path in wanted}
+        if chosen.overview:
+            opened = [(result, path.parent) for path, result in read.items()]
+            grids = [all_in_one(opened, against=chosen.against, quoted=chosen.quoted, how=how)]
+        else:
+            grids = result_grids(list(read.values()))
+        grids = [select_columns(grid, columns) for grid in grids] if columns else grids
+    text = render(grids, chosen.style or (SUFFIXES[chosen.output.suffix.lower()] if chosen.output else "markdown"))
+    if chosen.output is None:
+        typer.echo(text, nl=False)
+    else:
+        put(chosen.output, text.encode(), overwrite=chosen.overwrite)
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="RESULT.json, or RESULT.json:METRIC.")],
+    second: Annotated[str, typer.Argument(help="The second result; differences are first minus second.")] = "",
+    against: str = option(
+        None, "", help="Instead of a second result: compare this metric with all others of RESULT.json."
+    ),
+    samples: lab_options.Samples = 1000,
+    percentile: lab_options.Percentile = False,
+    seed: lab_options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Compare two results of `msdscore bench` on their common items, or all metrics of one with a baseline.
+
+    Accuracies: paired bootstrap and permutation test over images, and McNemar's test. Correlations: bootstrap of the
+    difference, and permutation test. Holm's correction is applied over the subsets; with --against, over the metrics.
+    """
+    from msdscore.intervals import Resampling
+    from msdscore_lab.benchmarks.results.compare import compare_all, compare_sides, open_side
+    from msdscore_lab.benchmarks.results.grids import against_grid, comparison_grid
+    from msdscore_lab.benchmarks.results.result import plain, read_result
+    from msdscore_lab.cli.grids import grid_table
+
+    if bool(second) == bool(against):
+        raise ConfigError("expected two results, or one result and --against METRIC")
+    how = Resampling(samples=samples, seed=seed, expanded=not percentile)
+    values: Any
+    if against:
+        result = read_result(Path(first))
+        comparisons = compare_all(result, Path(first).parent, against, how=how)
+        values = [{**asdict(tested), "metric": label, "adjusted": p} for label, (tested, p) in comparisons.items()]
+        grid = against_grid(result, comparisons, against)
+    else:
+        comparison = compare_sides(open_side(first), open_side(second), how=how)
+        values, grid = asdict(comparison), comparison_grid(comparison)
+    if json:
+        print_json(plain(values))
+    else:
+        grid_table(grid)

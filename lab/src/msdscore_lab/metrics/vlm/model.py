@@ -1,0 +1,184 @@
+"""A local vision-language model that answers a question about one image."""
+
+import ast
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from msdscore.core.arrays import Float
+from msdscore.encoders.backbone import Placement, place
+from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
+from msdscore.encoders.loading.transformers import load_model
+from msdscore.errors import ConfigError, WeightsError, require
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling settings; temperature 0 is greedy decoding."""
+
+    temperature: float
+    top_p: float
+    most_tokens: int
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The settings as arguments of `generate` in transformers."""
+        if self.temperature == 0:
+            return {"do_sample": False, "max_new_tokens": self.most_tokens}
+        sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
+        return {"do_sample": True, "max_new_tokens": self.most_tokens, **sampling}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A model's answer, and the numbers of tokens of question and answer."""
+
+    text: str
+    tokens_in: int
+    tokens_out: int
+
+
+class LocalModel:
+    """A local image-text-to-text model (LLaVA, Qwen-VL …)."""
+
+    def __init__(self, model: Any, processor: Any, checkpoint: Checkpoint, placement: Placement) -> None:
+        self._model = model
+        self._processor = processor
+        self._placement = placement
+        self.signature = f"{checkpoint.signed(checkpoint.source)},dtype:{placement.dtype_name}"
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Token ids by token."""
+        tokens: dict[str, int] = self._processor.tokenizer.get_vocab()
+        return tokens
+
+    def answer(self, image: Image, question: str, sampling: Sampling, *, seed: int) -> Answer:
+        """Return a sampled answer; the same seed returns the same answer on one machine."""
+        inputs = self._inputs(image, question)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            ids = self._generate(inputs, **sampling.arguments).sequences[0]
+        prompt_length = int(inputs["input_ids"].shape[1])
+        text = self._processor.tokenizer.decode(ids[prompt_length:], skip_special_tokens=True)
+        return Answer(str(text).strip(), prompt_length, len(ids) - prompt_length)
+
+    def answer_greedily(
+        self, image: Image, question: str, *, most_tokens: int
+    ) -> tuple[tuple[str, ...], Float[Tensor, "steps vocabulary"]]:
+        """Return the tokens of the greedy answer, with the probabilities of the whole vocabulary at every step."""
+        inputs = self._inputs(image, question)
+        generated = self._generate(inputs, max_new_tokens=most_tokens, do_sample=False, output_scores=True)
+        ids = generated.sequences[0, inputs["input_ids"].shape[1] :]
+        pieces = self._processor.tokenizer.convert_ids_to_tokens(ids.tolist())
+        return tuple(map(str, pieces)), torch.stack([step[0] for step in generated.scores]).double().softmax(dim=-1)
+
+    @torch.no_grad()
+    def _generate(self, inputs: Any, **options: Any) -> Any:
+        tokenizer = self._processor.tokenizer
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        return self._model.generate(**inputs, return_dict_in_generate=True, pad_token_id=pad, **options)
+
+    def _inputs(self, image: Image, question: str) -> Any:
+        message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}
+        prompt = self._processor.apply_chat_template([message], add_generation_prompt=True)
+        prepared = self._processor(images=image, text=prompt, return_tensors="pt").to(self._placement.device)
+        prepared["pixel_values"] = prepared["pixel_values"].to(self._placement.dtype)
+        return prepared
+
+
+def read_prompt(path: str, *fields: str) -> str:
+    """Return the prompt in a text file, or in a variable of a script (`FILE.py:NAME`), with `{FIELD}` for every field.
+
+    Published prompts are read from the scripts of their authors, which are parsed and never run: the fields replace
+    the script's placeholders in order.
+    """
+    file, _, variable = path.partition(".py:")
+    source = Path(f"{file}.py" if variable else path)
+    if not source.is_file():
+        raise ConfigError(f"{source}: no such prompt file")
+    text = source.read_text(encoding="utf-8")
+    prompt = script_prompt(text, variable, fields) if variable else text.strip()
+    placeholders = [f"{{{field}}}" for field in fields]
+    if not all(placeholder in prompt for placeholder in placeholders):
+        raise ConfigError(f"{path}: expected {' and '.join(placeholders)} in the prompt")
+    return prompt
+
+
+def script_prompt(code: str, variable: str, fields: Sequence[str]) -> str:
+    """Return the text assigned to a variable in Python code, with the names of `fields` as placeholders.
+
+    The text is a string, perhaps with `{}` for `str.format`, or an f-string; names and positions become the fields in
+    the order of their first use.
+
+    >>> script_prompt('ask = f"Rate {text_1} and {text_2}: "', "ask", ("first", "second"))
+    'Rate {first} and {second}:'
+    """
+    for node in ast.walk(ast.parse(code)):
+        names = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(name, ast.Name) and name.id == variable for name in names):
+            return _fields_in(node.value, fields)  # type: ignore[attr-defined]
+    raise ConfigError(f"expected an assignment to {variable} in the script, found none")
+
+
+def _fields_in(value: ast.expr | None, fields: Sequence[str]) -> str:
+    """Return the text of a string or f-string with its placeholders renamed."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        pieces = [(text, name) for text, name, _, _ in string.Formatter().parse(value.value)]
+    elif isinstance(value, ast.JoinedStr):
+        constants = (part.value if isinstance(part, ast.Constant) else None for part in value.values)
+        pieces = [
+            ("" if text is None else str(text), None if text is not None else ast.unparse(part))
+            for text, part in zip(constants, value.values, strict=True)
+        ]
+    else:
+        raise ConfigError("expected the prompt as one string or f-string, got another expression")
+    known: dict[str, str] = {}
+    for number, (_, name) in enumerate(pieces):
+        if name is not None and len(known) < len(fields):
+            known.setdefault(name or str(number), fields[len(known)])
+    texts = (
+        text + ("" if name is None else f"{{{known.get(name or str(number), name)}}}")
+        for number, (text, name) in enumerate(pieces)
+    )
+    return "".join(texts).strip()
+
+
+def load_image_text(
+    source: str, *, device: str, dtype: str, revision: str | None
+) -> tuple[Any, Any, Checkpoint, Placement]:
+    """Load an image-text-to-text model and its processor from a folder or a hub name."""
+    placement = place(device, dtype, half=torch.bfloat16)
+    checkpoint = find_checkpoint(source, revision=revision)
+    model = load_model("AutoModelForImageTextToText", checkpoint).to(device=placement.device, dtype=placement.dtype)
+    return model.eval(), load_processor(checkpoint), checkpoint, placement
+
+
+def load_processor(checkpoint: Checkpoint, kind: str = "AutoProcessor") -> Any:
+    """Load a processor of images or texts, by the name of its class in transformers."""
+    transformers: Any = require("transformers", extra="hf")
+    try:
+        return getattr(transformers, kind).from_pretrained(checkpoint.folder, local_files_only=True)
+    except Exception as error:  # damaged files raise various errors
+        reason = type(error).__name__
+        raise WeightsError(f"the processor of {checkpoint.source!r} cannot be loaded ({reason})") from error
+
+
+def load_local(source: str, *, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> LocalModel:
+    """Load a model with its processor from a folder or a hub name.
+
+    Raises:
+        WeightsError: If files are missing or damaged, or the checkpoint has no chat template.
+    """
+    model, processor, checkpoint, placement = load_image_text(source, device=device, dtype=dtype, revision=revision)
+    if not getattr(processor, "chat_template", None):
+        raise WeightsError(f"{source!r} has no chat template; expected a chat model")
+    return LocalModel(model, processor, checkpoint, placement)

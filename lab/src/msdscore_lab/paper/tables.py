@@ -1,0 +1,236 @@
+"""Tables of the paper from result files: its printed rows, marked as quoted, and ours, with the paper's decimals."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msdscore_lab.benchmarks.results.grids import NONE, Grid
+from msdscore_lab.benchmarks.results.result import MetricResult, Result, read_result
+from msdscore_lab.paper import published
+
+QUOTED = "(quoted)"
+ALIGNED = "aligned"  # folder of the results with the aligner, which replace those with the plain encoder
+CORRELATION_DIGITS = 3
+# Rows of the paper by metric of `bench`; FLEUR and judges have an argument.
+_ROWS = {
+    "bleu-4": "BLEU-4", "spice": "SPICE", "cider": "CIDEr", "meteor": "METEOR", "clipscore": "CLIPScore",
+    "longclipscore": "LongCLIPScore", "fleur": "FLEUR", "judge": "judge", "pac-s": "PAC-S", "msd": "MSD",
+    "soft-msd": "Soft-MSD",
+}  # fmt: skip
+# Names of the paper's encoders in its tables.
+_ENCODERS = {
+    "llava-1.5-7b": "LLaVA-1.5-7B", "llava-onevision-7b": "LLaVA-OneVision-7B", "llava-critic-7b": "LLaVA-Critic-7B",
+    "qwen2.5-vl-7b": "Qwen2.5-VL-7B",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Figures of one metric of ours: `row` is the row of the paper that it belongs to, `name` its name in the table."""
+
+    row: str
+    name: str
+    metric: MetricResult
+
+
+def results_of(out: Path, benchmark: str) -> list[tuple[str, Result]]:
+    """Return the results of a benchmark: the name of a further encoder, empty for the main one, and the result.
+
+    Results with the aligner replace those of the plain main encoder.
+    """
+    found: dict[str, Result] = {}
+    for base in (out, out / ALIGNED):
+        for path in sorted(base.glob(f"bench*/{benchmark}*.json")):
+            further = path.parent.name.removeprefix("bench").removeprefix("-")
+            result = read_result(path)
+            if result.benchmark == benchmark:
+                found[further] = result
+    return sorted(found.items())
+
+
+def measured(out: Path, benchmark: str) -> Iterator[Measured]:
+    """Yield our metrics of a benchmark, with the row of the paper that each belongs to."""
+    for further, result in results_of(out, benchmark):
+        for metric in result.metrics:
+            label = metric.label.partition(",")[0].partition(":")[0]
+            if label in _ROWS and metric.figures:
+                row, encoder = _ROWS[label], _ENCODERS.get(further.removeprefix("judge-"), "")
+                uses_encoder = label in ("judge", "soft-msd", "msd")
+                name = metric.title.partition(":")[0]
+                if uses_encoder:
+                    name = f"{name} ({encoder or metric.encoder.partition('@')[0]})"
+                yield Measured(f"{row}, {encoder}" if encoder and uses_encoder else row, name, metric)
+
+
+def value_of(metric: MetricResult | None, name: str) -> float | None:
+    """Return a figure times 100, or None."""
+    figure = None if metric is None else metric.figure(name)
+    return None if figure is None or figure.value != figure.value else 100 * figure.value
+
+
+def printed(value: float | None, name: str, *, fractions: Collection[str] = (), digits: int = 1) -> str:
+    """Format a value (times 100) as the paper prints it; those in `fractions` are correlations with three decimals.
+
+    >>> printed(-57.4, "model/spearman", fractions=("model/spearman",)), printed(63.93, "accuracy/easy", digits=2)
+    ('-0.574', '63.93')
+    """
+    if value is None:
+        return NONE
+    return f"{value / 100:.{CORRELATION_DIGITS}f}" if name in fractions else f"{value:.{digits}f}"
+
+
+def caparena(out: Path) -> list[Grid]:
+    """Return the table of CapArena, reference-based metrics first."""
+    same = "the paper's row Soft-MSD equals its row with LLaVA-1.5-7B in all columns"
+    return [
+        _joined(
+            "Agreement with people on CapArena", published.CAPARENA_COLUMNS, published.CAPARENA,
+            list(measured(out, "caparena")), fractions=("model/spearman", "model/kendall"),
+            notes=(*_notes(out, "caparena"), same),
+        )
+    ]  # fmt: skip
+
+
+def docent(out: Path) -> list[Grid]:
+    """Return the table of DocENT."""
+    fractions = [name for name in published.DOCENT_COLUMNS.values() if not name.endswith("accuracy")]
+    rows = list(measured(out, "docent"))
+    title, notes = "Mistakes, omissions and overall quality on DocENT", _notes(out, "docent")
+    return [_joined(title, published.DOCENT_COLUMNS, published.DOCENT, rows, fractions=fractions, notes=notes)]
+
+
+def legacy(out: Path) -> list[Grid]:
+    """Return one table of the four legacy benchmarks."""
+    heads = [(name, head, figure) for name, heads in published.LEGACY_COLUMNS.items() for head, figure in heads.items()]
+    ours: dict[tuple[str, str], dict[str, MetricResult]] = {}
+    for name in published.LEGACY_COLUMNS:
+        for one in measured(out, name):
+            ours.setdefault((one.row, one.name), {})[name] = one.metric
+    quoted = [(f"{name} {QUOTED}", tuple(values)) for name, values in published.LEGACY.items()]
+    rows = [
+        (name, tuple(value_of(metrics.get(benchmark), figure) for benchmark, _, figure in heads))
+        for (_, name), metrics in ours.items()
+    ]
+    columns = ("metric", *(f"{_SHORT[benchmark]} {head}" for benchmark, head, _ in heads))
+    cells = [(name, *(printed(value, "") for value in values)) for name, values in (*quoted, *rows)]
+    best = _best([values for _, values in rows], start=len(quoted))
+    notes = list(dict.fromkeys(note for name in published.LEGACY_COLUMNS for note in _notes(out, name)))
+    return [Grid("Legacy benchmarks, times 100", columns, tuple(cells), tuple(notes), best)]
+
+
+_SHORT = {"flickr8k-expert": "Expert", "flickr8k-cf": "CF", "composite": "Composite", "pascal50s": "Pascal-50S"}
+_COCO_CF = {"coverage": "KL(img‖txt)", "support": "KL(txt‖img)", "bi-kl": "Bi-KL", "clipscore": "CLIPScore",
+            "msd": "MSD", "soft-msd": "Soft-MSD"}  # fmt: skip
+
+
+def coco_cf(out: Path) -> list[Grid]:
+    """Return the table of COCO-CF by split, with two decimals."""
+    rows, best = list[tuple[str, ...]](), set[tuple[int, int]]()
+    for split, values in published.COCO_CF.items():
+        rows.append((f"{split} {QUOTED}", *(f"{value:.2f}" for value in values)))
+        for further, result in results_of(out, "coco-cf"):
+            name = f"accuracy/{split.partition('-')[0].lower()}"
+            known = {metric.label: value_of(metric, name) for metric in result.metrics}
+            own = [known.get(label) for label in _COCO_CF]
+            best |= _best([own], start=len(rows), across=True)
+            encoder = further or result.encoder.partition("@")[0]
+            rows.append((f"{split} ({encoder})", *(printed(value, "", digits=2) for value in own)))
+    notes = _notes(out, "coco-cf")
+    return [Grid("Accuracy on COCO-CF, %", ("split", *_COCO_CF.values()), tuple(rows), notes, frozenset(best))]
+
+
+def by_captioner(path: Path) -> tuple[list[Grid], str]:
+    """Return the accuracy on COCO-CF by captioner, which the paper prints as a figure."""
+    result = read_result(path)
+    names = [figure.name for figure in result.metrics[0].figures]
+    rows = tuple(
+        (name.removeprefix("accuracy/"), *(printed(value_of(metric, name), "") for metric in result.metrics))
+        for name in names
+    )
+    return [Grid("Accuracy by captioner, %", ("captions", *(metric.title for metric in result.metrics)), rows)], ""
+
+
+_OOD = {"ROCOv2, BiomedCLIP": ("rocov2", "biomedclip"), "RSICD, RemoteCLIP": ("rsicd", "remoteclip-l14")}
+
+
+def ood(out: Path) -> list[Grid]:
+    """Return the table of other domains, each with the encoder of its domain."""
+    rows: list[tuple[str, ...]] = []
+    for name, values in published.OOD.items():
+        benchmark, encoder = _OOD[name]
+        rows.append((f"{name} {QUOTED}", *(f"{value:.1f}" for value in values)))
+        for further, result in results_of(out, benchmark):
+            if further == encoder:
+                known = {metric.label: metric for metric in result.metrics}
+                head = result.metrics[0].figures[0].name
+                own = (value_of(known.get(label), head) for label in ("clipscore", "msd", "soft-msd"))
+                rows.append((name, *(printed(value, "") for value in own)))
+    notes = tuple(dict.fromkeys(note for benchmark, _ in _OOD.values() for note in _notes(out, benchmark)))
+    return [Grid("Accuracy in other domains, %", ("set", "CLIPScore", "MSD", "Soft-MSD"), tuple(rows), notes)]
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Path], list[Grid]]]] = {
+    "caparena": ("CapArena", caparena), "docent": ("DocENT", docent), "legacy": ("Legacy benchmarks", legacy),
+    "coco-cf": ("COCO-CF", coco_cf), "ood": ("Out of domain", ood),
+}  # fmt: skip
+
+
+def _joined(
+    title: str,
+    columns: Mapping[str, str],
+    quoted: Mapping[str, Mapping[str, float]],
+    ours: Sequence[Measured],
+    *,
+    fractions: Collection[str],
+    notes: tuple[str, ...],
+) -> Grid:
+    """Return the paper's rows in its order, each followed by ours, then our other metrics."""
+    rows: list[tuple[str, tuple[float | None, ...]]] = []
+    own, names = list[int](), tuple(columns.values())
+
+    def add(metrics: Sequence[Measured]) -> None:
+        for one in metrics:
+            own.append(len(rows))
+            rows.append((one.name, tuple(value_of(one.metric, name) for name in names)))
+
+    for name, values in quoted.items():
+        reads = " (R)" if name in published.REFERENCES else ""
+        rows.append((f"{name}{reads} {QUOTED}", tuple(values.get(figure) for figure in names)))
+        add([one for one in ours if one.row == name])
+    add([one for one in ours if one.row not in quoted])
+    cells = tuple(
+        (name, *(printed(value, figure, fractions=fractions) for value, figure in zip(values, names, strict=True)))
+        for name, values in rows
+    )
+    found = _best([rows[index][1] for index in own])
+    best = frozenset((own[row], column) for row, column in found)
+    return Grid(title, ("metric", *columns), cells, (*notes, "(R) reads references"), best)
+
+
+def _best(
+    rows: Sequence[Sequence[float | None]], *, start: int = 0, across: bool = False
+) -> frozenset[tuple[int, int]]:
+    """Return the cells with the highest value of each column, or with `across` of each row.
+
+    >>> sorted(_best([(1.0, 4.0), (2.0, None)]))
+    [(0, 2), (1, 1)]
+    """
+    cells = {
+        (row, at): value for row, values in enumerate(rows) for at, value in enumerate(values) if value is not None
+    }
+    best = set()
+    for line in {cell[0 if across else 1] for cell in cells}:
+        same = {cell: value for cell, value in cells.items() if cell[0 if across else 1] == line}
+        highest = max(same.values())
+        best |= {(row + start, at + 1) for (row, at), value in same.items() if value == highest}
+    return frozenset(best)
+
+
+def _notes(out: Path, benchmark: str) -> tuple[str, ...]:
+    """Return the size and the signature of each result."""
+    notes = [f"{QUOTED}: printed in the paper; bold: best of ours"]
+    for _, result in results_of(out, benchmark):
+        notes.append(
+            f"{result.title}: {result.counted} items, {result.images} images, `{result.metrics[-1].signature}`"
+        )
+    return tuple(notes)

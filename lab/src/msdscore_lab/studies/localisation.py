@@ -1,0 +1,370 @@
+"""Accuracy of explanations at the level of words.
+
+Four studies: whether the changed word of a wrong caption is the least supported one, words in doubt by threshold of the
+p-value, suggestions for a word in doubt, and missing words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from math import comb
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.core.arrays import to_numpy
+from msdscore.core.evidence import ZERO
+from msdscore.errors import InputError, RowError
+from msdscore.explain.explanation import explain
+from msdscore.explain.terms import rank_key
+from msdscore.forms.base import Unit
+from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.scoring.calibrate import stems_of
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.text.words import Word, segment, stem
+from msdscore_lab.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
+from msdscore_lab.benchmarks.readers.rows import CaptionedImage
+from msdscore_lab.stats.ranks import auc, prepare
+from msdscore_lab.stats.resample import bootstrap, bootstrap_share
+from msdscore_lab.studies.context import Study, every_nth, pair_values, require_bank
+from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
+
+BENCHMARK = "sugarcrepe"
+SUBSETS = ("replace_obj", "replace_att")
+DEPTHS = (1, 3)
+RANKINGS = ("terms", "occlusion", "wrong_image")
+Floats = npt.NDArray[np.float64]
+Ranks = Sequence[Sequence[int]]  # indices of content words, least supported first, by each of `RANKINGS`
+THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+UNJUDGED = 1.0  # p-value of a caption without a judged word, which is never in doubt
+_UNREADABLE = [float("nan")] * 4
+
+
+@dataclass(frozen=True, slots=True)
+class WrongCaption:
+    """A wrong caption: its content words, and the indices of those that were changed."""
+
+    pair: Pair
+    words: tuple[Word, ...]
+    changed: frozenset[int]
+
+    def chance(self, depth: int) -> float:
+        """Return the probability that a random order has a changed word among the first `depth`."""
+        words, depth = len(self.words), min(depth, len(self.words))
+        return 1 - comb(words - len(self.changed), depth) / comb(words, depth)
+
+
+def localisation(study: Study) -> list[Table]:
+    """Rank the content words of every wrong caption by terms, by occlusion, and by terms with a wrong image."""
+    pairs = study.pairs(BENCHMARK, SUBSETS)
+    captions = wrong_captions(pairs)
+    if not captions:
+        raise InputError(f"expected wrong captions that change one content word, got none among {len(pairs)}")
+    pipeline = study.pipeline()
+    with_wrong_images = list(
+        zip(captions, wrong_images([caption.pair for caption in captions], study.seed), strict=True)
+    )
+    ranks = study.rows(
+        "localisation", with_wrong_images, lambda batch: [rank_words(pipeline, *item) for item in batch], pipeline
+    )
+    rows = list[Row]()
+    for subset in SUBSETS:
+        subset_answers = [answer for answer in zip(captions, ranks, strict=True) if answer[0].pair.subset == subset]
+        rows += [_row(subset, depth, subset_answers) for depth in DEPTHS if subset_answers]
+    rankings = [per_cent("terms"), per_cent("occlusion"), per_cent("wrong_image", "wrong image"), per_cent("chance")]
+    gaps = [per_cent("over_occlusion", "terms − occlusion"), per_cent("over_chance", "terms − chance")]
+    plot = Plot(x="subset", y=[column.name for column in rankings], panel=["depth"], y_label="per cent",
+                title="changed word among the first")  # fmt: skip
+    left_out = len(pairs) - len(captions)
+    return [Table(
+        name="rows",
+        title="Changed word of a wrong SugarCrepe caption among the first of its content words, per cent of captions",
+        columns=[Column("subset"), Column("items", "captions"), Column("depth", "top"), *rankings, *gaps],
+        rows=rows,
+        notes=["95 % cluster-bootstrap intervals over images",
+               f"{left_out} pairs left out: they do not change a single content word",
+               "occlusion removes one word at a time and measures the cosine"],
+        signature=pipeline.signature,
+        facts={"left_out": left_out},
+        plots=[plot],
+    )]  # fmt: skip
+
+
+def wrong_captions(pairs: Sequence[Pair]) -> list[WrongCaption]:
+    """Return the wrong captions in which at least one content word is changed and at least one is not."""
+    captions = []
+    for pair in pairs:
+        if pair.subset in SUBSETS:
+            words = tuple(word for word in segment(pair.negative) if word.content)
+            captions.append(WrongCaption(pair, words, changed_words(pair.positive, pair.negative)))
+    return [caption for caption in captions if 0 < len(caption.changed) < len(caption.words)]
+
+
+def changed_words(right: str, wrong: str) -> frozenset[int]:
+    """Return the indices of the content words of `wrong` that differ from `right`.
+
+    >>> sorted(changed_words("a red car on a road", "a blue car on a road"))
+    [0]
+    """
+    words = [piece for piece in segment(wrong) if piece.content]
+    right_texts = [piece.text.casefold() for piece in segment(right) if piece.kind == "word"]
+    pieces = [piece for piece in segment(wrong) if piece.kind == "word"]
+    wrong_texts = [piece.text.casefold() for piece in pieces]
+    opcodes = SequenceMatcher(None, right_texts, wrong_texts, autojunk=False).get_opcodes()
+    changed_starts = {
+        pieces[position].start for tag, _, _, low, high in opcodes if tag != "equal" for position in range(low, high)
+    }
+    return frozenset(index for index, word in enumerate(words) if word.start in changed_starts)
+
+
+def rank_words(pipeline: Pipeline, item: WrongCaption, wrong_image: Image) -> Ranks:
+    """Return the indices of the content words, least supported first, by three criteria.
+
+    These are the doubt in the explanation, the increase of the similarity without the word, and the doubt with another
+    image. Words that the encoder does not read come last.
+    """
+    caption = item.pair.negative
+    shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in item.words]
+    decoded = pipeline.decode([image_source(item.pair.image), image_source(wrong_image)])
+    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts([caption, *shorter]).require()
+    measured = pipeline.measure(images, texts, [0, 1] + [0] * len(shorter), [0, *range(len(shorter) + 1)])
+    columns = [measured.similarity[2:].tolist()]
+    for pair in (0, 1):
+        doubts = {unit.start: rank_key(unit) for unit in pipeline.form.units(measured, pair)}
+        values = [doubts.get(word.start) for word in item.words]
+        columns.append([-np.inf if value is None else value for value in values])
+    occlusion, doubt_order, wrong_image_order = (
+        np.argsort(-np.asarray(column), kind="stable").tolist() for column in columns
+    )
+    return [doubt_order, occlusion, wrong_image_order]
+
+
+def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]]) -> Row:
+    hits = {
+        name: np.array([float(bool(caption.changed & set(ranks[column][:depth]))) for caption, ranks in answers])
+        for column, name in enumerate(RANKINGS)
+    }
+    columns = hits | {"chance": np.array([caption.chance(depth) for caption, _ in answers])}
+    columns |= {f"over_{name}": hits["terms"] - columns[name] for name in ("occlusion", "chance")}
+    names = clusters([caption.pair for caption, _ in answers])
+    shares = {name: bootstrap_mean(values, clusters=names) for name, values in columns.items()}
+    return {"subset": subset, "items": len(answers), "depth": depth, **shares}
+
+
+def replacements(study: Study) -> tuple[list[Pair], dict[str, tuple[str, str]]]:
+    """Return pairs that differ in one content word, and the original and replacing word by id."""
+    pairs = [pair for pair in study.items(BENCHMARK) if isinstance(pair, Pair) and pair.subset in SUBSETS]
+    words = {pair.id: replaced for pair in pairs if (replaced := replaced_word(pair.positive, pair.negative))}
+    return study.sample([pair for pair in pairs if pair.id in words], " that differ in one word"), words
+
+
+def changed(study: Study) -> list[Table]:
+    """P-values of the changed words of wrong captions, and of the original words."""
+    pipeline = study.pipeline()
+    pairs, words = replacements(study)
+
+    def measure(batch: Sequence[Pair]) -> list[tuple[float, float]]:
+        def doubt_of(pair_index: int, side: int, units: Sequence[Unit]) -> float:
+            word = stem(words[batch[pair_index].id][side].casefold())
+            doubts = [rank_key(unit) for unit in units if stem(unit.text.casefold()) == word]
+            return next((value for value in reversed(doubts) if value is not None), np.nan)
+
+        return pair_values(pipeline, batch, doubt_of)
+
+    values, names = np.array(study.rows("changed", pairs, measure, pipeline)), clusters(pairs)
+    judged = ~np.isnan(values).any(axis=1)
+    subsets = np.array([pair.subset for pair in pairs])
+    rows: list[Row] = []
+    for subset in (*SUBSETS, "both"):
+        selected = judged & ((subsets == subset) | (subset == "both"))
+        if not selected.any():
+            continue
+        true, false = values[selected, 0], values[selected, 1]
+        ranked = prepare(np.concatenate([true, false]), np.repeat([0.0, 1.0], len(true)))
+        shares = {"changed": -false < ZERO, "original": -true < ZERO, "lower": (false > true) + 0.5 * (false == true)}
+        rows.append({
+            "subset": subset, "n": int(selected.sum()),
+            **{name: bootstrap_mean(flags.astype(float), clusters=names[selected]) for name, flags in shares.items()},
+            "auc": bootstrap(
+                lambda weights, ranked=ranked: auc(ranked, np.tile(weights, 2)),  # type: ignore[misc]
+                len(true), clusters=names[selected],
+            ),
+        })  # fmt: skip
+    columns = [Column("subset"), Column("n", "pairs"), per_cent("changed", f"changed word below {ZERO:g}"),
+               per_cent("original", "original below it"), per_cent("lower", "changed below original"),
+               per_cent("auc", "AUC")]  # fmt: skip
+    return [Table(
+        name="changed", title="P-values of changed words of SugarCrepe and of the words they replace, per cent",
+        columns=columns, rows=rows, signature=pipeline.signature,
+        notes=[f"{int((~judged).sum())} of {len(pairs)} pairs are left out: one of the words is not judged"],
+    )]  # fmt: skip
+
+
+def doubt(study: Study, *, benchmark: Sequence[str] = ()) -> list[Table]:
+    """Shares of true and of false captions with a word in doubt, by threshold.
+
+    The curve shows the cost of a threshold (true captions that are flagged) and its benefit (false ones). `--root` is a
+    file of rows with `image`, `caption` and `negative_caption`, or the folder of a benchmark of pairs.
+    """
+    is_file, pipeline = study.root.is_file(), study.pipeline()
+    name = benchmark[-1] if benchmark else "pairs" if is_file else BENCHMARK
+    pairs = study.pairs(name)
+    require_bank(pipeline, "words")
+
+    def smallest(number: int, side: int, units: Sequence[Unit]) -> float:
+        values = [unit.p_value for unit in units if unit.content and unit.p_value is not None]
+        return min(values, default=UNJUDGED)
+
+    rows = study.rows("doubt", pairs, lambda batch: pair_values(pipeline, batch, smallest), pipeline, benchmark=name)
+    source = study.root.name if is_file else name
+    return [doubt_table(np.array(rows, dtype=np.float64), clusters(pairs), source, pipeline.signature)]
+
+
+def doubt_table(smallest: Floats, images: npt.NDArray[Any], source: str, signature: str) -> Table:
+    """Return both shares by threshold, from the smallest p-values (true, false) of every pair."""
+    readable = ~np.isnan(smallest).any(axis=1)
+    if not readable.any():
+        raise InputError("no pair could be read")
+    sides = dict(zip(("true", "false"), smallest[readable].T, strict=True))
+    rows: list[Row] = []
+    for threshold in THRESHOLDS:
+        flagged = {side: (values < threshold).astype(float) for side, values in sides.items()}
+        shares = {side: bootstrap_share(values, clusters=images[readable]) for side, values in flagged.items()}
+        rows.append({"threshold": threshold, **shares})
+    labels = np.repeat([1.0, 0.0], int(readable.sum()))
+    area = auc(prepare(np.concatenate(list(sides.values())), labels))
+    notes = [
+        "95 % cluster-bootstrap intervals over images",
+        f"AUC of a caption's smallest p-value, true against false: {100 * area:.1f}",
+    ]
+    notes += [f"{int((~readable).sum())} pairs could not be read"] if not readable.all() else []
+    return Table(
+        name="rows",
+        title=f"Captions with a word in doubt, per cent ({int(readable.sum())} pairs of {source})",
+        columns=[Column("threshold", "p-value below", "g"), per_cent("true", "true captions"),
+                 per_cent("false", "false captions")],
+        rows=rows,
+        notes=notes,
+        signature=signature,
+        facts={"auc": area, "pairs": int(readable.sum())},
+        plots=[Plot(x="threshold", y=["true", "false"], title="Captions with a word in doubt",
+                    x_label="threshold of the p-value", y_label="per cent", logarithmic=True)],
+    )  # fmt: skip
+
+
+def suggestions(study: Study) -> list[Table]:
+    """Measure how often the original word is among the suggestions for its replacement in a wrong caption."""
+    pipeline = study.pipeline()
+    require_bank(pipeline, "vocabulary")
+    chosen, words = replacements(study)
+    values = np.array(study.rows(
+        "suggestions", chosen, lambda batch: [_suggested(pipeline, item, *words[item.id]) for item in batch], pipeline
+    ))  # fmt: skip
+    names, subsets = clusters(chosen), np.array([pair.subset for pair in chosen])
+    rows: list[Row] = []
+    for subset in SUBSETS:
+        readable = (subsets == subset) & ~np.isnan(values[:, 0])
+        suggested = readable & (values[:, 1] > 0)
+        shares = {"doubtful": (readable, 0), "named": (readable, 1), "right": (suggested, 2), "true": (suggested, 3)}
+        means = {name: _mean(values[mask, column], names[mask]) for name, (mask, column) in shares.items()}
+        if readable.any():
+            rows.append({"subset": subset, "n": int(readable.sum()), **means})
+    columns = [
+        Column("subset"),
+        Column("n", "captions"),
+        per_cent("doubtful", "replaced word in doubt"),
+        per_cent("named", "and has suggestions"),
+        per_cent("right", "of these: the original among them"),
+        per_cent("true", "a word of the true caption among them"),
+    ]
+    title = "Suggestions for the replaced word of wrong SugarCrepe captions, per cent"
+    return [Table(name="rows", title=title, columns=columns, rows=rows, signature=pipeline.signature)]
+
+
+def replaced_word(right: str, wrong: str) -> tuple[str, str] | None:
+    """Return the content word that was replaced, and its replacement; None unless exactly one word changed.
+
+    >>> replaced_word("a red car on a road", "a blue car on a road")
+    ('red', 'blue')
+    """
+    changed = []
+    for before, after in ((wrong, right), (right, wrong)):
+        words = [word for word in segment(after) if word.content]
+        indices = changed_words(before, after)
+        if len(indices) != 1:
+            return None
+        changed.append(words[next(iter(indices))].text)
+    return changed[0], changed[1]
+
+
+def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) -> list[float]:
+    """Return whether the replacement is in doubt and has suggestions, with the original or another true word."""
+    try:
+        item = explain(pipeline, image_source(pair.image), [pair.negative])[0]
+    except RowError:
+        return _UNREADABLE
+    replaced_stem = stem(replacement.casefold())
+    doubtful = any(stem(unit.text.casefold()) == replaced_stem for unit in item.doubtful)
+    suggested = (suggestion for suggestion in item.suggestions if stem(suggestion.word.casefold()) == replaced_stem)
+    instead = {stem(named.word) for suggestion in suggested for named in suggestion.instead}
+    correct = stem(original.casefold()) in instead, bool(instead & stems_of([pair.positive]))
+    return [float(value) for value in (doubtful, bool(instead), *correct)]
+
+
+def missing(study: Study) -> list[Table]:
+    """Measure how many words reported as missing from a caption are in another caption of the image."""
+    pipeline = study.pipeline()
+    vocabulary = require_bank(pipeline, "vocabulary")
+    frequent = [
+        vocabulary.stems[index] for index in np.argsort(-to_numpy(vocabulary.frequency), kind="stable").tolist()
+    ]
+    entries = every_nth(study.captioned(captions=2), study.limit)
+    values = np.array(
+        study.rows(
+            "missing", entries, lambda batch: [_confirmed(pipeline, entry, frequent) for entry in batch], pipeline
+        )
+    )
+    values = values[~np.isnan(values[:, 0])]
+    with_missing = values[values[:, 0] > 0]
+    row: Row = {
+        "n": len(values),
+        "words": float(values[:, 0].mean()),
+        "right": _mean(with_missing[:, 1] / with_missing[:, 0]),
+        "first": _mean(with_missing[:, 2]),
+        "frequent": _mean(with_missing[:, 3] / with_missing[:, 0]),
+    }
+    columns = [
+        Column("n", "images"),
+        Column("words", "words named per caption", ".1f"),
+        per_cent("right", "confirmed by another caption"),
+        per_cent("first", "the first of them"),
+        per_cent("frequent", "as many of the most frequent words"),
+    ]
+    title = "Words called missing from one caption of an image that its other captions have, per cent"
+    return [Table(name="rows", title=title, columns=columns, rows=[row], signature=pipeline.signature)]
+
+
+def _confirmed(pipeline: Pipeline, entry: CaptionedImage, frequent: Sequence[str]) -> list[float]:
+    """Return the numbers of missing and of confirmed words, whether the first is confirmed, and of frequent words."""
+    first, *others = entry.captions
+    try:
+        item = explain(pipeline, image_source(entry.image), [first])[0]
+    except RowError:
+        return _UNREADABLE
+    other_stems, own_stems = stems_of(others), stems_of([first])
+    confirmed = [stem(word.word) in other_stems for word in item.missing]
+    baseline = [word for word in frequent if word not in own_stems][: len(confirmed)]
+    return [
+        float(value)
+        for value in (
+            len(confirmed),
+            sum(confirmed),
+            confirmed[:1] == [True],
+            sum(name in other_stems for name in baseline),
+        )
+    ]
+
+
+def _mean(values: Floats, names: npt.NDArray[np.str_] | None = None) -> Interval | None:
+    return bootstrap_mean(values, clusters=names) if len(values) else None

@@ -1,0 +1,68 @@
+"""The studies by name: the function of each, and the question it answers."""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from msdscore.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    from msdscore_lab.studies.context import Study
+    from msdscore_lab.studies.table import Table
+
+# By name: module under `msdscore_lab.studies` and function, and one line of help.
+STUDIES = {
+    "mixtures": ("ablations.sweep:mixtures", "Distributions of local vectors: vMF, or Gaussians."),
+    "kappa": ("ablations.sweep:kappa", "The concentration of the mixtures."),
+    "alpha": ("ablations.sweep:alpha", "The weight of the local divergence against the similarity."),
+    "components": ("ablations.sweep:components", "The number of components of both mixtures."),
+    "iterations": ("ablations.sweep:iterations", "The iterations of EM."),
+    "xi": ("ablations.sweep:xi", "The temperature xi of Soft-MSD."),
+    "l0": ("ablations.sweep:l0", "The caption length L0 at which the gate turns."),
+    "tau-l": ("ablations.sweep:tau_l", "The width tau_L of the gate."),
+    "beta": ("ablations.sweep:beta", "A fixed weight of coverage instead of the gate."),
+    "tune": ("ablations.tune:tune", "The paper's tuning: scalar settings chosen once on held-out pairs."),
+    "direction": ("ablations.pairs:direction", "Coverage, support, a fixed weight or the length gate."),
+    "margin": ("ablations.pairs:margin", "Gains by the difference between the similarities of two captions."),
+    "stability": ("ablations.clustering:stability", "Clusterings and scores over random starts."),
+    "entropy": ("ablations.clustering:entropy", "Entropy of responsibilities by caption length."),
+    "sensitivity": ("ablations.clustering:sensitivity", "Growth of adaptive kappa with the mean resultant length."),
+    "reconstruction": ("ablations.transfer:reconstruction", "Aligners trained with and without reconstruction."),
+    "backbones": ("ablations.transfer:backbones", "Every part of the score with several encoders."),
+    "ood": ("ablations.transfer:ood", "Own against other captions in domains not trained on."),
+    "faithfulness": ("faithfulness:faithfulness", "Do maps show the regions that change the score?"),
+    "boxes": ("boxes:boxes", "Do maps of words and captions match annotated boxes?"),
+    "localisation": ("localisation:localisation", "Is the changed word the least supported one?"),
+    "form": ("ablations.form:form", "Contribution of each part of the evidence form; balance from 0 to 1."),
+    "words": ("words:words", "Do terms of words find hallucinated words?"),
+    "doubt": ("localisation:doubt", "Captions (true) and negative captions (false) with a word in doubt."),
+    "references": ("references:curve", "Agreement with people by the number of references."),
+    "reference-words": ("references:word_reliability", "Calibration of p-values that use references."),
+    "missing": ("localisation:missing", "Are words called missing confirmed by other captions?"),
+    "suggestions": ("localisation:suggestions", "Is the original word among the suggestions?"),
+    "judge-msd": ("ablations.combine:judge_msd", "Soft-MSD and a judge: their disagreements, and their combination."),
+    "behaviour": ("behaviour:behaviour", "Small generated tests of what a metric can see."),
+    "gaming": ("gaming:gaming", "How often do texts that are not captions beat a caption?"),
+    "timing": ("timing:timing", "Milliseconds per pair, by caption length."),
+    "match": ("match:match", "Reliability diagram of `match`."),
+}
+
+
+def run_study(name: str, study: "Study", **options: Any) -> "list[Table]":
+    """Run a study with its specific options and return its tables."""
+    function = load_study(name)
+    parameters = list(inspect.signature(function).parameters)[1:]
+    for option in options:
+        if option not in parameters:
+            names = ", ".join(f"--{other.replace('_', '-')}" for other in parameters) or "no specific options"
+            raise ConfigError(f"study {name} has no option --{option.replace('_', '-')}; it has {names}")
+    return function(study, **options)
+
+
+def load_study(name: str) -> "Callable[..., list[Table]]":
+    """Import the function of a study."""
+    if name not in STUDIES:
+        raise unknown_name("study", name, STUDIES)
+    module, _, function = STUDIES[name][0].partition(":")
+    return getattr(import_module(f"msdscore_lab.studies.{module}"), function)

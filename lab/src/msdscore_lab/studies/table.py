@@ -1,0 +1,233 @@
+"""Tables of studies, rendered as Markdown, JSON and a figure.
+
+Rows contain plain values and intervals. Columns define the printed cells, plots the columns of the figure.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.errors import require
+from msdscore.explain.save import rendered
+from msdscore.intervals import Interval
+from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown, p_value
+from msdscore_lab.benchmarks.results.result import metric_title, plain
+
+Value = str | int | float | None | Interval
+Row = Mapping[str, Value]
+Line = tuple[str, list[Any], list[Value], float]  # label, x values, y values, scale of the y values
+# Okabe and Ito's palette without its yellow, which is too light for lines on white.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_WIDTH, _HEIGHT, _PANELS_PER_ROW = 4.2, 3.2, 2  # inches of a panel
+_MAX_SHADED = 2  # with more lines, shaded intervals would cover each other
+_SPREAD = 0.5  # share of the width of a category over which the lines of a panel are spread
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A printed column: key in the rows, heading, and format of its numbers (a format spec, or `p` for p-values)."""
+
+    name: str
+    title: str = ""
+    form: str = ""
+    scale: float = 1
+    ends: bool = True  # whether intervals are printed next to values
+
+    @property
+    def heading(self) -> str:
+        """The title, by default the name."""
+        return self.title or self.name
+
+
+def per_cent(name: str, title: str = "", *, signed: bool = False) -> Column:
+    """Return a column of shares, printed in per cent with one decimal."""
+    return Column(name, title, "+.1f" if signed else ".1f", 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """Columns of a figure: one line per `y` and value of `series`, one panel per value of `panel`.
+
+    Without `x`, the names of the columns `y` are the x values.
+    """
+
+    y: Sequence[str]
+    x: str = ""
+    series: str = ""
+    panel: Sequence[str] = ()
+    title: str = ""
+    x_label: str = ""
+    y_label: str = ""
+    level: float | None = None  # horizontal line, such as the chance level
+    points: bool = False
+    logarithmic: bool = False
+    diagonal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows with a title, common facts, notes, and the signature of the scorer.
+
+    Values without a column are only written to JSON; a table without columns is not printed.
+    """
+
+    name: str
+    title: str = ""
+    columns: Sequence[Column] = ()
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+    signature: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    plots: Sequence[Plot] = ()
+
+    def column(self, name: str) -> Column:
+        """Return a column by name, with default settings if it is not printed."""
+        return next((column for column in self.columns if column.name == name), Column(name))
+
+
+def to_json(study: str, tables: Sequence[Table]) -> dict[str, Any]:
+    """Return the tables of a study as plain values; NaN becomes None.
+
+    >>> to_json("s", [Table(name="t", rows=[{"a": float("nan")}])])["tables"][0]["rows"]
+    [{'a': None}]
+    """
+    return {
+        "study": study,
+        "tables": [
+            {
+                "name": table.name,
+                "title": table.title,
+                "signature": table.signature,
+                **plain(table.facts),
+                "rows": plain(table.rows),
+                "notes": list(table.notes),
+            }
+            for table in tables
+        ],
+    }
+
+
+def to_markdown(tables: Sequence[Table]) -> str:
+    """Return all tables that have columns, each followed by its notes and its signature."""
+    parts = []
+    for table in tables:
+        if table.columns:
+            titled = (
+                row | {"metric": metric_title(str(row["metric"]), str(row["signature"]))}
+                if {"metric", "signature"} <= row.keys()
+                else row
+                for row in map(dict, table.rows)
+            )
+            rows = tuple(tuple(cell(row.get(column.name), column) for column in table.columns) for row in titled)
+            notes = (*table.notes, *([f"`{table.signature}`"] if table.signature else []))
+            parts.append(markdown(Grid(table.title, tuple(c.heading for c in table.columns), rows, notes)))
+    return "\n".join(parts)
+
+
+def cell(value: Value, column: Column) -> str:
+    """Format a value for its column.
+
+    >>> cell(Interval(0.5, 0.25, 0.75, 0.95, "bootstrap", 4, 0), per_cent("share"))
+    '50.0 [25.0, 75.0]'
+    """
+    low, high = (value.low, value.high) if isinstance(value, Interval) else (math.nan, math.nan)
+    value = value.value if isinstance(value, Interval) else value
+    if value is None or value != value:
+        return NONE
+    if isinstance(value, str) or not column.form:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    if column.form == "p":
+        return p_value(value)
+    text = f"{value * column.scale:{column.form}}"
+    if math.isnan(low) or not column.ends:
+        return text
+    return f"{text} [{low * column.scale:{column.form}}, {high * column.scale:{column.form}}]"
+
+
+def to_figure(tables: Sequence[Table], kind: str = "png") -> bytes | None:
+    """Draw all plots of the tables as panels of one figure and return the file content; None without plots."""
+    panels = []
+    for plot, table in [(plot, each) for each in tables for plot in each.plots]:
+        for key in dict.fromkeys(tuple(row[name] for name in plot.panel) for row in table.rows):
+            rows = [row for row in table.rows if tuple(row[name] for name in plot.panel) == key]
+            title = ", ".join(filter(None, (plot.title, *map(str, key))))
+            panels.append((plot, title, list(_lines(table, plot, rows))))
+    if not panels:
+        return None
+    column_count = min(_PANELS_PER_ROW, len(panels))
+    row_count = -(-len(panels) // column_count)
+    module: Any = require("matplotlib.figure", extra="figures")
+    figure = module.Figure(
+        figsize=(_WIDTH * column_count, _HEIGHT * row_count), facecolor="white", layout="constrained"
+    )
+    axes = figure.subplots(row_count, column_count, squeeze=False).ravel().tolist()
+    for axis, (plot, title, lines) in zip(axes, panels, strict=False):
+        _draw(axis, plot, title, lines)
+    for axis in axes[len(panels) :]:
+        axis.axis("off")
+    return rendered(figure, kind)
+
+
+def _lines(table: Table, plot: Plot, rows: Sequence[Row]) -> Iterator[Line]:
+    for value in dict.fromkeys(row.get(plot.series) for row in rows):
+        series_rows = [row for row in rows if row.get(plot.series) == value]
+        if not plot.x:
+            columns = [table.column(name) for name in plot.y]
+            xs = [column.heading for column in columns]
+            yield str(value or ""), xs, [series_rows[0][name] for name in plot.y], columns[0].scale
+            continue
+        for name in plot.y:
+            column, with_value = table.column(name), [row for row in series_rows if row.get(name) is not None]
+            label = ", ".join([*([str(value)] if plot.series else []), *([column.heading] if len(plot.y) > 1 else [])])
+            yield label, [row[plot.x] for row in with_value], [row[name] for row in with_value], column.scale
+
+
+def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
+    axis.set_title(title, fontsize=9)
+    axis.set_xlabel(plot.x_label or plot.x, fontsize=8)
+    axis.set_ylabel(plot.y_label, fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+    if plot.level is not None:
+        axis.axhline(plot.level, color="#888888", linewidth=0.8, linestyle=":")
+    if plot.diagonal:
+        axis.plot((0, 1), (0, 1), color="#888888", linewidth=0.8, linestyle=":")
+    names = list(dict.fromkeys(x for _, xs, _, _ in lines for x in xs if isinstance(x, str)))
+    for index, (line, colour, marker) in enumerate(zip(lines, cycle(_COLOURS), cycle(_MARKERS), strict=False)):
+        label, xs, values, scale = line
+        y = scale * np.array([value.value if isinstance(value, Interval) else float(value or 0) for value in values])
+        style = {"color": colour, "label": label}
+        if plot.points:
+            axis.plot(xs, y, ".", markersize=2.5, alpha=0.5, **style)
+        elif names:
+            shift = _SPREAD * (index / (len(lines) - 1) - 0.5) if len(lines) > 1 else 0.0
+            positions = [names.index(str(x)) + shift for x in xs]
+            axis.errorbar(
+                positions, y, yerr=_error_bars(values, scale), fmt=marker, markersize=4, capsize=2, linewidth=1, **style
+            )
+        else:
+            axis.plot(xs, y, marker=marker, markersize=3.5, linewidth=1.2, **style)
+            error_bars = _error_bars(values, scale)
+            if error_bars is not None and len(lines) <= _MAX_SHADED:
+                axis.fill_between(xs, y - error_bars[0], y + error_bars[1], color=colour, alpha=0.15, linewidth=0)
+            elif error_bars is not None:  # shaded bands would cover each other
+                axis.errorbar(xs, y, yerr=error_bars, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
+    if names:
+        axis.set_xticks(range(len(names)), names, rotation=20 if len(names) > 4 else 0, fontsize=7)
+    if plot.logarithmic:
+        axis.set_xscale("log")
+    if len(lines) > 1:
+        # Explicit, because with the default Matplotlib warns if the search takes a second.
+        axis.legend(fontsize=7, frameon=False, loc="best")
+
+
+def _error_bars(values: Sequence[Value], scale: float) -> npt.NDArray[np.float64] | None:
+    """Return the error bars of values, below and above; None if a value has no interval."""
+    distances = [(value.value - value.low, value.high - value.value) for value in values if isinstance(value, Interval)]
+    return scale * np.array(distances).T.clip(min=0.0) if len(distances) == len(values) else None

@@ -1,0 +1,126 @@
+"""Latency of a pair by stage and caption length, one pair at a time and in a batch.
+
+Columns and buckets are those of the paper's table of latency (features, EM/KL, CLIPScore, MSD, Soft-MSD; up to 16,
+17 to 126 and more tokens, and overall). The last column is the time per pair in a batch.
+"""
+
+import math
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TypeVar
+
+import torch
+
+from msdscore.core.arrays import Device, is_gpu
+from msdscore.core.divergence import total
+from msdscore.intervals import bootstrap_mean
+from msdscore.io.images import ImageSource
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import numbers, soften
+from msdscore_lab.benchmarks.base import image_source
+from msdscore_lab.benchmarks.readers.rows import captioned_images
+from msdscore_lab.studies.context import Study, every_nth
+from msdscore_lab.studies.table import Column, Plot, Row, Table
+
+DEFAULT_IMAGES = 50
+BUCKETS = {"up to 16": 16, "17 to 126": 126, "more than 126": math.inf}  # tokens, as in the paper's table
+STAGES = ("decode", "image encoder", "text encoder", "EM/KL", "cosine", "gate")
+# The paper's columns as sums of stages.
+PAPER_COLUMNS = {
+    "features": STAGES[:3],
+    "EM/KL": STAGES[3:4],
+    "CLIPScore": (*STAGES[:3], "cosine"),
+    "MSD": STAGES[:4],
+    "Soft-MSD": (*STAGES[:4], "gate"),
+}
+SourcePair = tuple[ImageSource, str]
+Timed = tuple[SourcePair, tuple[float, ...]]  # a pair, and the milliseconds of its stages
+T = TypeVar("T")
+
+
+def timing(study: Study) -> list[Table]:
+    """Milliseconds per pair by caption length, with one caption of each image and with all of them joined."""
+    pairs = [
+        (image_source(entry.image), text)
+        for entry in every_nth(captioned_images(study.root), study.limit or DEFAULT_IMAGES)
+        for text in dict.fromkeys((entry.captions[0], " ".join(entry.captions)))
+    ]
+    pipeline = replace(study.spec, cache=None).build()
+    device = pipeline.encoder.device
+    kind = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    machine = f"{torch.cuda.get_device_name(device) if is_gpu(device) else kind}, torch {torch.__version__}"
+    stages = [Column(stage, "", ".2f") for stage in (*STAGES[:3], *PAPER_COLUMNS)]
+    plot = Plot(x="tokens", y=[stage.name for stage in stages], title="one pair at a time",
+                x_label="tokens of the caption", y_label="milliseconds")  # fmt: skip
+    with study.progress("timing") as show:
+        rows = times(pipeline, pairs, show)
+    return [Table(
+        name="buckets",
+        title="Milliseconds per pair, mean with 95 % interval",
+        columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "EM/KL, together", ".2f")],
+        rows=rows,
+        notes=["one pair at a time, features are the first three stages; EM/KL of a bucket's pairs at once in the "
+               "last column", f"measured on {machine}"],
+        signature=pipeline.signature,
+        facts={"machine": machine},
+        plots=[plot],
+    )]  # fmt: skip
+
+
+def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
+    """Time every pair separately, then the pairs of each bucket in one batch; the first pair is also the warm-up."""
+    buckets: dict[str, list[Timed]] = {name: [] for name in BUCKETS}
+    for index, pair in enumerate([pairs[0], *pairs]):
+        length, milliseconds = _time(pipeline, pair)
+        if index:
+            buckets[next(name for name, max_tokens in BUCKETS.items() if length <= max_tokens)].append(
+                (pair, milliseconds)
+            )
+        progress(index, len(pairs))
+    buckets["overall"] = list(chain.from_iterable(buckets.values()))
+    return [_row(pipeline, name, timed) for name, timed in buckets.items() if timed]
+
+
+def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
+    """Return the number of tokens of the caption, and the milliseconds of every stage."""
+    source, caption = pair
+    device = pipeline.encoder.device
+    decode, decoded = _milliseconds(lambda: pipeline.decode([source]), device)
+    image, images = _milliseconds(lambda: pipeline.embed_images(decoded).require(), device)
+    text, texts = _milliseconds(lambda: pipeline.embed_texts([caption]).require(), device)
+    scoring, row = _milliseconds(lambda: numbers(pipeline.measure(images, texts, [0], [0]), pipeline.form)[0], device)
+    cosine, _ = _milliseconds(lambda: total(images.vectors.pooled * texts.vectors.pooled).item(), device)
+    softened, _ = _milliseconds(lambda: soften([row.similarity], [row.msd], [0], pipeline.form), device)
+    return row.values["length"], (decode, image, text, scoring, cosine, softened)
+
+
+def _row(pipeline: Pipeline, tokens: str, timed: Sequence[Timed]) -> Row:
+    sources, captions = zip(*(pair for pair, _ in timed), strict=True)
+    images = pipeline.embed_images(pipeline.decode(sources)).require()
+    texts = pipeline.embed_texts(captions).require()
+    indices = range(len(timed))
+    together = min(
+        _milliseconds(lambda: pipeline.measure(images, texts, indices, indices), pipeline.encoder.device)[0]
+        for _ in range(2)
+    )
+    stages = {stage: [milliseconds[index] for _, milliseconds in timed] for index, stage in enumerate(STAGES)}
+    sums = {name: [sum(stage_times) for stage_times in zip(*(stages[stage] for stage in parts), strict=True)]
+            for name, parts in PAPER_COLUMNS.items()}  # fmt: skip
+    return {
+        "tokens": tokens,
+        "pairs": len(timed),
+        **{name: bootstrap_mean(values) for name, values in {**stages, **sums}.items()},
+        "together": together / len(timed),
+    }
+
+
+def _milliseconds(work: Callable[[], T], device: Device) -> tuple[float, T]:
+    """Return the time until the device has finished the work, and its result."""
+    start = time.perf_counter()
+    result = work()
+    if is_gpu(device):
+        torch.cuda.synchronize(device)
+    return 1e3 * (time.perf_counter() - start), result

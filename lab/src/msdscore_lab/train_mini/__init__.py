@@ -1,0 +1,1 @@
+"""Resident training of `mini`, the shipped encoder; run it with `python -m msdscore_lab.train_mini --help`."""

@@ -1,0 +1,42 @@
+"""Resident training of `mini`: the training loop of `msdscore_lab.align` over batches that never leave the device."""
+
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from msdscore.errors import ConfigError
+from msdscore.io.inputs.pairs import Pairs
+from msdscore_lab.align.objective import Parts
+from msdscore_lab.align.processes import World
+from msdscore_lab.align.recipe import Recipe
+from msdscore_lab.align.repeatable import seeded
+from msdscore_lab.align.run.parts import Towers, TrainOptions, tower_dims
+from msdscore_lab.align.run.train import train as train_heads
+from msdscore_lab.train_mini.batches import MiniTowers, open_resident
+from msdscore_lab.train_mini.model import MiniAligner, TunedTrunk
+from msdscore_lab.train_mini.recipe import MiniRecipe
+from msdscore_lab.train_mini.terms import TERMS, MiniStep
+
+
+def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
+    """Build the parts of a recipe of `mini`: batches on the device, heads with zeros of log-odds, all loss terms."""
+    assert isinstance(recipe, MiniRecipe), "passed by `train`"
+    if world.size > 1:
+        raise ConfigError(f"mini is trained by one process, got {world.size}; run it without torchrun")
+    image, text = cast(MiniTowers, towers)
+    cache = Path(options.cache) if options.cache else None
+    batches = open_resident(
+        recipe, pairs, (image, text), workers=options.workers, cache=cache, on_progress=options.on_cached
+    )
+    tune = recipe.train.tune
+    trunk = TunedTrunk(image.network, tune, grid=image.grid) if tune else None
+    words, classes = batches.labels.shape[1], batches.objects.shape[1]
+    with seeded(recipe.seed, torch.device("cpu")):
+        aligner = MiniAligner(recipe, *tower_dims(*towers), words=words, classes=classes, trunk=trunk)
+    resident = (batches.batches, batches.per_epoch, batches.bad)
+    return Parts(recipe, world, *resident, aligner, TERMS, step_type=MiniStep)
+
+
+train = partial(train_heads, assemble=assemble)

@@ -1,0 +1,94 @@
+"""Serialised GPU launches, and asynchronous transfers to and from a GPU."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from threading import BoundedSemaphore, RLock
+
+import torch
+from torch import Tensor
+from torch.backends import cuda as backends
+
+_launches = RLock()
+# Maximum number of batches pending on a GPU. Its queue has room for about 1,000 kernels: a launch into a full queue
+# blocks inside the driver while it holds the GIL.
+IN_FLIGHT = 2
+_SHARE = 8  # of its memory for one block of a computation
+
+
+@cache
+def _room(device: torch.device) -> BoundedSemaphore:
+    return BoundedSemaphore(IN_FLIGHT)
+
+
+def in_flight(device: torch.device) -> AbstractContextManager[object]:
+    """Context from the launch of a batch until its results arrive; blocks while a GPU has `IN_FLIGHT` batches."""
+    return _room(device) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def launching(device: torch.device) -> Iterator[None]:
+    """Context in which no other thread of this process launches anything on a GPU; reentrant.
+
+    Threads that launch concurrently switch the GIL every few kernels, and all of them finish
+    later. Only launch inside of this context: wait for the device, and call encoders, caches and everything else that
+    may take a lock, outside. On a CPU there is no lock.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with _launches:
+        # Every call of cuDNN's attention costs the host half a millisecond. The setting is process-wide, and safe to
+        # change temporarily because of the lock.
+        others = backends.math_sdp_enabled() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled())
+        avoided = others and backends.cudnn_sdp_enabled()
+        if avoided:
+            backends.enable_cudnn_sdp(False)
+        try:
+            yield
+        finally:
+            if avoided:
+                backends.enable_cudnn_sdp(True)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Move a tensor to a device; a GPU copies it asynchronously from pinned memory.
+
+    A copy from pageable memory would wait for all pending work of the device.
+    """
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
+
+
+def fetching(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """Start copying tensors to the CPU; the returned function waits (without spinning) and returns the copies.
+
+    It does not wait for work that is launched afterwards.
+
+    >>> fetching(torch.tensor([1, 2]))()
+    (tensor([1, 2]),)
+    """
+    arriving = tuple(
+        torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+        if tensor.device.type == "cuda"
+        else tensor.cpu()
+        for tensor in tensors
+    )
+    events = []
+    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
+        with torch.cuda.device(device):
+            events.append(torch.cuda.Event(blocking=True))
+            events[-1].record()
+
+    def wait() -> tuple[Tensor, ...]:
+        for event in events:
+            event.synchronize()
+        return arriving
+
+    return wait
+
+
+def memory_share(device: torch.device) -> int:
+    """Bytes of a GPU that one block of a computation may take: few large launches, and room for the encoder."""
+    return int(torch.cuda.get_device_properties(device).total_memory) // _SHARE

@@ -1,7 +1,0 @@
-"""`python -m msdscore.integrations.lmms_eval` prints the folder of tasks, for lmms-eval's `--include_path`."""
-
-import sys
-from pathlib import Path
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{Path(__file__).parent / 'tasks'}\n")

@@ -1,0 +1,73 @@
+// The dialog that explains the numbers and their limits.
+import { html } from "./preact.js";
+import { percent, state } from "./store.js";
+import { cite } from "./export.js";
+
+const PAPER = "https://arxiv.org/abs/2605.06080";
+const meanings = ([[good], [doubtful]]) => ({
+  Match: "The probability that the caption belongs to this image rather than to another one of its kind.",
+  "Good, doubtful, poor": `A match of at least ${percent(good)}, of at least ${percent(doubtful)}, and below.`,
+  Colours:
+    "Orange words are likely wrong, pale orange ones are worth a check, blue ones are supported. Grey: not judged.",
+  Numbers: "The score MSD, which ranks captions, as a sum of its terms.",
+  "Ref-MSD":
+    "MSD with the references that you enter. Like MSD, it has no fixed scale and compares captions of one image.",
+});
+const GOOD_FOR = [
+  "telling captions that belong to an image from captions that do not",
+  "finding wrong objects and wrong colours",
+  "comparing captioners over hundreds of images",
+];
+const NOT_FOR = [
+  "counts, relations and word order: “a dog chases a cat” and “a cat chases a dog” score alike",
+  "names, text inside the image, and who a person is",
+  "choosing the more detailed of two true captions",
+  "images unlike everyday photographs: medical, satellite, drawings",
+];
+
+const list = (lines) =>
+  html`<ul>
+    ${lines.map((line) => html`<li key=${line}>${line}</li>`)}
+  </ul>`;
+
+export const openAbout = (part) => {
+  document.getElementById("about").showModal();
+  document.getElementById(part).scrollIntoView();
+};
+
+export function About() {
+  const close = () => document.getElementById("about").close();
+  const outside = (event) => event.target.id === "about" && close();
+  return html`<dialog id="about" aria-label="About the numbers" onClick=${outside}>
+    <div>
+      <h2 id="meanings">What the numbers mean</h2>
+      <dl>
+        ${Object.entries(meanings(state.look.verdicts)).map(
+          ([name, text]) => html`<dt key=${name}>${name}</dt><dd>${text}</dd>`,
+        )}
+      </dl>
+      <h2 id="limits">Limits</h2>
+      <p>Trust it for</p>
+      ${list(GOOD_FOR)}
+      <p>Do not trust it for</p>
+      ${list(NOT_FOR)}
+      <h2>Signature</h2>
+      <p class="small">Numbers are comparable only if their signatures are equal.</p>
+      <code id="signature">${state.look.signature}</code>
+      <p class="tools"><button type="button" class="primary" onClick=${close}>Close</button></p>
+    </div>
+  </dialog>`;
+}
+
+export function Footer({ children }) {
+  const button = (id, text, act) => html`<button type="button" class="link" id=${id} onClick=${act}>${text}</button>`;
+  const link = ([name, address]) => html`<a key=${name} href=${address} target="_blank" rel="noopener">${name}</a>`;
+  return html`<footer>
+    ${button("to-meanings", "What the numbers mean", () => openAbout("meanings"))}
+    ${button("to-limits", "Limits", () => openAbout("limits"))}
+    <a href="docs">API</a>
+    ${[["Paper", PAPER], ...Object.entries(state.look.links)].map(link)} ${button("cite", "Cite", cite)}
+    <span>msdscore ${state.look.version}</span>
+    ${children}
+  </footer>`;
+}

@@ -1,0 +1,34 @@
+"""The toy encoder, counting the images and captions that it reads."""
+
+from msdscore import load_encoder
+from msdscore.errors import CaptionError
+
+
+class CountingEncoder:
+    """The toy encoder; `images` has the size of each batch, `captions` the captions.
+
+    It is interrupted at the first batch after `stop_after` images, and rejects the caption "refused".
+    """
+
+    recommended = None
+
+    def __init__(self, *, stop_after=None):
+        self._toy = load_encoder("toy")
+        self._stop_after = stop_after
+        self.images: list[int] = []
+        self.captions: list[str] = []
+
+    def __getattr__(self, name):
+        return getattr(self._toy, name)
+
+    def encode_images(self, images):
+        if self._stop_after is not None and sum(self.images) >= self._stop_after:
+            raise KeyboardInterrupt
+        self.images.append(len(images))
+        return self._toy.encode_images(images)
+
+    def encode_texts(self, texts):
+        self.captions += texts
+        if "refused" in texts:
+            raise CaptionError("rejected by the encoder")
+        return self._toy.encode_texts(texts)

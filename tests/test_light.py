@@ -1,0 +1,73 @@
+"""The metric in the environment that `pip install msdscore msdscore-mini` makes: no torch, PyArrow or DuckDB needed.
+
+These tests import none of the libraries of extras, so that `make test-light` runs them without.
+"""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+import msdscore
+from msdscore import Scorer, sample_image
+from msdscore.errors import MissingExtraError
+
+pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
+CAT = sample_image("cat")
+HEAVY = ("torch", "duckdb", "transformers", "tokenizers", "jaxtyping", "scipy", "pandas", "matplotlib")
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return Scorer(device="cpu")
+
+
+def test_scores_are_numpy_and_ranks_are_right(scorer):
+    scores = scorer.rank(CAT, ["a dog on the beach", "a close up of a cat"])
+    assert scores.best == "a close up of a cat"
+    assert isinstance(scores.msd, np.ndarray)
+    assert scorer.score(CAT, "a close up of a cat").msd == pytest.approx(float(scores.msd.max()), abs=1e-6)
+
+
+def test_batches_references_and_explanations(scorer):
+    batch = scorer.score_batch([CAT, sample_image("coffee")], ["a cat", "a cup of coffee"])
+    assert np.isfinite(batch.msd).all()
+    assert scorer.score(CAT, "a cat", references=["a cat looks at the camera"]).ref_msd > 0
+    why = scorer.explain(CAT, "a cat next to a dog")
+    assert why.ranked[0].text == "dog"
+
+
+def test_no_heavy_library_is_imported():
+    code = (
+        "import sys; from msdscore import Scorer, sample_image; s = Scorer(device='cpu'); c = sample_image('cat');"
+        "s.rank(c, ['a cat', 'a dog']); s.explain(c, 'a cat'); s.score_batch([c], ['a cat']);"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
+
+
+def test_command_line():
+    command = [sys.executable, "-m", "msdscore", "score", str(CAT), "a cat", "a dog", "--device", "cpu", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+    doctor = subprocess.run(
+        [sys.executable, "-m", "msdscore", "doctor"], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "runtime" in doctor.stdout
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"encoder": "clip-b32"}])
+def test_torch_is_named_where_it_is_needed(options):
+    with pytest.raises(MissingExtraError, match="pip install 'msdscore"):
+        Scorer(**options)
+
+
+def test_version_and_names_are_there():
+    assert msdscore.__version__
+    assert all(getattr(msdscore, name) is not None for name in msdscore.__all__)

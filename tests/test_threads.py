@@ -1,0 +1,116 @@
+"""Number of threads from affinity, quotas and options; idle threads that wait passively."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from command_line import invoke
+from msdscore import ConfigError, Scorer, ScorerSpec, threads
+
+
+@pytest.fixture(autouse=True)
+def same_threads():
+    with threads.restored():
+        yield
+
+
+def write(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return list(threads._quotas(folder))
+
+
+def test_quotas_of_a_group_and_its_parents(tmp_path):
+    group = "sys/fs/cgroup/jobs/one"
+    files = {
+        "proc/self/cgroup": "0::/jobs/one\n",
+        f"{group}/cpu.max": "150000 100000\n",
+        "sys/fs/cgroup/jobs/cpu.max": "max 100000\n",
+        "sys/fs/cgroup/cpu.max": "400000 100000\n",
+    }
+    assert write(tmp_path, files) == [1.5, 4.0]
+
+
+def test_quota_of_the_first_version_of_cgroups(tmp_path):
+    group = "sys/fs/cgroup/cpu,cpuacct"
+    files = {
+        "proc/self/cgroup": "5:memory:/docker/1\n4:cpu,cpuacct:/docker/1\n",  # the path of the host, not visible here
+        f"{group}/cpu.cfs_quota_us": "250000\n",
+        f"{group}/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/memory/cpu.cfs_quota_us": "100\n",
+        "sys/fs/cgroup/memory/cpu.cfs_period_us": "100\n",
+    }
+    assert write(tmp_path, files) == [2.5]
+    assert write(tmp_path, {f"{group}/cpu.cfs_quota_us": "-1\n"}) == []
+
+
+@pytest.mark.parametrize("content", ["", "max\n", "many 100000\n", "100000 0\n"])
+def test_unreadable_quota_is_ignored(tmp_path, content):
+    assert write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": content}) == []
+
+
+@pytest.mark.parametrize(("quotas", "expected"), [([], 8), ([2.5, 6.0], 3), ([0.1], 1), ([64.0], 8)])
+def test_available_cores_are_limited_by_affinity_and_quota(monkeypatch, quotas, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.setattr(threads, "_quotas", lambda: iter(quotas))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "_chosen", None)
+    assert (threads.available(), threads.count()) == (expected, expected)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5,2")
+    assert threads.count() == 5
+    threads.use(2)
+    assert threads.count() == torch.get_num_threads() == 2
+
+
+def test_torch_is_limited_to_the_quota_but_never_raised(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "available", lambda: 2)
+    for before, after in ((4, 2), (1, 1)):
+        torch.set_num_threads(before)
+        Scorer("toy")
+        assert torch.get_num_threads() == after
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", True])
+def test_invalid_number_is_rejected(wrong):
+    with pytest.raises(ConfigError, match=repr(wrong)):
+        Scorer("toy", threads=wrong)
+
+
+def test_number_of_threads_is_set_by_scorer_spec_and_command(tmp_path):
+    for number, build in ((3, Scorer), (1, lambda name, threads: ScorerSpec(encoder=name, threads=threads).build())):
+        build("toy", threads=number)
+        assert torch.get_num_threads() == number
+    Scorer(Scorer("toy").encoder, threads=2)
+    assert torch.get_num_threads() == 2
+    assert invoke("doctor", "-e", "toy", "--threads", "3").exit_code == 0
+    assert torch.get_num_threads() == 3
+
+
+def test_number_of_threads_does_not_identify_a_scorer():
+    spec = ScorerSpec(encoder="mini")
+    other = replace(spec, threads=1)
+    assert (spec, spec.record(), spec.stamp()) == (other, other.record(), other.stamp())
+
+
+@pytest.mark.parametrize(
+    ("code", "before", "after"),
+    [
+        ("import msdscore", None, "None"),
+        ("from msdscore import Scorer", None, "PASSIVE"),
+        ("from msdscore import Scorer", "ACTIVE", "ACTIVE"),
+        ("import sys; sys.argv = ['msdscore', '--version']\nimport atexit, runpy\ntry:\n  runpy.run_module('msdscore', "
+         "run_name='__main__')\nexcept SystemExit: pass", None, "PASSIVE"),
+    ],
+)  # fmt: skip
+def test_threads_wait_passively_unless_set_otherwise(code, before, after):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if before is None else {"OMP_WAIT_POLICY": before}
+    script = f"{code}\nimport os\nprint(os.environ.get('OMP_WAIT_POLICY'))"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == after

@@ -1,0 +1,1 @@
+"""Weights of `mini`, the default encoder of msdscore; msdscore reads the files of this folder."""
