@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from msdscore.core import arrays
-from msdscore.core.divergence import diverge, fit_all, log_ratio, log_ratio_by_item, total
+from msdscore.core.divergence import by_item, diverge, fit_all, log_ratio, total
 from msdscore.core.embeddings import Embeddings, join, masked_mean, split, take, unit
 from msdscore.core.evidence import information_terms, penalty_terms, precision_terms, word_evidence
 from msdscore.core.mixture import DirectSpace, FitSettings, GramSpace, expected_log_density, fit, log_density_spread
@@ -96,7 +96,7 @@ def test_both_ways_of_log_ratios_agree(xp):
     mixtures, background = (fit_all(batch, FitSettings(components=2)) for batch in (others, side))
     pairs = dict(zip(("item_of", "mixture_of"), map(xp, PAIRS), strict=True))
     copied = log_ratio(side, mixtures, **pairs, background=background)
-    same(log_ratio_by_item(side, mixtures, **pairs, background=background), copied)
+    same(log_ratio(side, mixtures, **pairs, background=background, compare=by_item), copied)
     own = log_ratio(side, background, item_of=pairs["item_of"], mixture_of=pairs["item_of"], own=background)
     same(own, np.zeros(own.shape))
 

@@ -258,28 +258,6 @@ def test_image_as_path_bytes_or_array(tmp_path):
     assert len(values) == 1
 
 
-@pytest.mark.parametrize("kind", ["vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"])
-def test_other_mixtures_score_rank_and_explain(kind):
-    scorer = Scorer(tiny_clip(), Paper(mixture=kind))
-    assert f"|mix:{kind}|" in scorer.signature
-    plain = Scorer(tiny_clip(), Paper()).rank(make_image(), CAPTIONS)
-    scores = scorer.rank(make_image(), CAPTIONS)
-    assert [one.similarity for one in scores] == [one.similarity for one in plain]
-    assert all(one.msd != other.msd and math.isfinite(one.msd) for one, other in zip(scores, plain, strict=True))
-    explained = scorer.explain_many(make_image(), CAPTIONS)
-    for one, score in zip(explained, scores, strict=True):
-        assert one.support_terms.sum() == pytest.approx(score.support, rel=1e-6)
-        assert one.coverage_terms.sum() == pytest.approx(score.coverage, rel=1e-6)
-        assert np.isfinite(one.regions.support).all()
-
-
-def test_other_mixtures_reject_calibration():
-    with pytest.raises(ConfigError, match="mixture=gaussian has no calibrated form; set calibration=none"):
-        Paper(mixture="gaussian", calibration="background")
-    with pytest.raises(UnknownNameError, match="unknown mixture 'gausian'. Did you mean 'gaussian'"):
-        Paper(mixture="gausian")
-
-
 def test_settings_in_a_signature_are_exact():
     assert Scorer("toy", Paper(alpha=0.1)).signature != Scorer("toy", Paper(alpha=0.10000001)).signature
     assert "|kappa:20|" in Scorer("toy", Paper(kappa=20)).signature

@@ -10,7 +10,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from bench_sets import make_expert, make_sugarcrepe
 from command_line import invoke
-from msdscore.core.variants import FAMILIES, concentration
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.registry import load
@@ -24,6 +23,7 @@ from msdscore_lab.studies.ablations.clustering import (
     stability,
     text_responsibilities,
 )
+from msdscore_lab.studies.ablations.mixtures import FAMILIES, concentration, with_mixture
 from msdscore_lab.studies.ablations.sweep import MIXTURES
 from msdscore_lab.studies.context import Study
 
@@ -58,7 +58,7 @@ def pipeline():
 def test_responsibilities_are_those_of_the_last_em_step(pipeline, kind):
     """Another M-step must reproduce the means, because EM has converged."""
     texts = pipeline.embed_texts(["a red square and a blue ball", "a green dog"])
-    config = pipeline.form.changed(mixture=kind, iterations=60)
+    config = with_mixture(pipeline.form, kind, iterations=60)
     shares, mask = text_responsibilities(texts, config)
     assert shares.shape[1] == 2
     torch.testing.assert_close(shares.sum(dim=1)[mask], torch.ones(int(mask.sum()), dtype=shares.dtype))

@@ -18,7 +18,6 @@ one number per caption.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -95,20 +94,30 @@ def diverge(
     text_fit: FitSettings,
     background: tuple[Mixture | None, Mixture | None] = (None, None),
 ) -> Divergence:
-    """Both divergences of every pair.
+    """Fit the mixtures of both sides, and compute both divergences of every pair."""
+    mixtures = fit_all(images, image_fit), fit_all(texts, text_fit)
+    return compare_mixtures(images, texts, mixtures, image_of, text_of, background)
+
+
+def compare_mixtures(
+    images: Embeddings,
+    texts: Embeddings,
+    mixtures: tuple[Mixture, Mixture],
+    image_of: OfPairs,
+    text_of: OfPairs,
+    background: tuple[Mixture | None, Mixture | None] = (None, None),
+) -> Divergence:
+    """Both divergences of every pair from the fitted `mixtures` of images and captions.
 
     With a `background` of images and of captions, the mean over it replaces the own mixture (see `mixture`).
     """
-    images, texts = _features(images, image_fit), _features(texts, text_fit)
-    image_mixtures, text_mixtures = fit_all(images, image_fit), fit_all(texts, text_fit)
-    coverage = log_ratio_by_item(
-        images, text_mixtures, item_of=image_of, mixture_of=text_of, own=image_mixtures, background=background[1]
-    )
-    support = log_ratio(
-        texts, image_mixtures, item_of=text_of, mixture_of=image_of, own=text_mixtures, background=background[0]
-    )
-    coverage_terms, support_terms = _terms(coverage, images, image_of), _terms(support, texts, text_of)
-    return Divergence(coverage_terms, support_terms, image_mixtures, text_mixtures)
+    of_images, of_texts = mixtures
+    coverage = log_ratio(
+        images, of_texts, item_of=image_of, mixture_of=text_of, own=of_images, background=background[1],
+        compare=by_item,
+    )  # fmt: skip
+    support = log_ratio(texts, of_images, item_of=text_of, mixture_of=image_of, own=of_texts, background=background[0])
+    return Divergence(_terms(coverage, images, image_of), _terms(support, texts, text_of), of_images, of_texts)
 
 
 def _terms(ratios: PairTerms, side: Embeddings, item_of: OfPairs) -> PairTerms:
@@ -117,94 +126,45 @@ def _terms(ratios: PairTerms, side: Embeddings, item_of: OfPairs) -> PairTerms:
     return -ratios / take_rows(size, item_of)[:, None]
 
 
-def _features(side: Embeddings, settings: FitSettings) -> Embeddings:
-    """The input of the side's mixtures: the unit vectors, or the features of another family in float64."""
-    if settings.mixture == "vmf":
-        return side
-    from msdscore.core import variants
-
-    wide = astype(side.points, namespace(side.points).float64)
-    return replace(side, points=variants.FAMILIES[settings.mixture].lift(wide))
-
-
 def fit_all(side: Embeddings, settings: FitSettings) -> Mixture:
     """Fit one mixture per item of one side, block by block, or at once with the fused kernels."""
     xp = namespace(side.points)
     keys = xp.zeros(len(side), dtype=xp.int64, device=device_of(side.mask)) if side.keys is None else side.keys
-    fused = _fused(side, settings.components) if settings.mixture == "vmf" else None
+    fused = _fused(side, settings.components)
     if fused is not None and side.points.shape[1] <= fused.MOST_POINTS:
         return fused.fit(side.points, side.mask, keys, settings)
-    plain: Callable[[Any, Any, Any, FitSettings], Mixture] = fit
-    if settings.mixture != "vmf":
-        from msdscore.core import variants  # only for comparisons
-
-        plain = variants.fit
 
     def fit_block(block: Block) -> Rows:
         # The block's width follows from its items, so an item takes the same path in every batch.
-        fitted = plain if fused is None or block.width > fused.MOST_POINTS else fused.fit
+        fitted = fit if fused is None or block.width > fused.MOST_POINTS else fused.fit
         mixture = fitted(block.cut(side.points), block.cut(side.mask), block.rows(keys), settings)
         return block.items, (mixture.means, mixture.log_weights)
 
-    memory = _item_bytes(side, settings.components)
+    memory = item_bytes(side, settings.components)
     means, log_weights = map_blocks(fit_block, widths(side.mask), memory, like=side.points)
-    return Mixture(means, log_weights, settings.kappa if settings.mixture == "vmf" else 1.0)
+    return Mixture(means, log_weights, settings.kappa)
 
 
-def log_ratio(
-    side: Embeddings,
-    mixtures: Mixture,
-    *,
-    item_of: OfPairs,
-    mixture_of: OfPairs,
-    own: Mixture | None = None,
-    background: Mixture | None = None,
-) -> PairTerms:
-    r"""Log density of every point of a pair's item under the pair's mixture, minus the reference; zero for padding.
-
-    The reference is the mean over a `background`, or the density under the `own` mixture of the item.
-    """
-    fused = _fused(side, mixtures, background if own is None else own)
-    if fused is not None:
-        return _fused_ratios(fused, side, mixtures, item_of, mixture_of, own, background)
-    reference = reference_density(side, own, background)
-    item_rows, mixture_rows = to_numpy(item_of), to_numpy(mixture_of)
-    if not len(item_rows):
-        return reference[:0, :]
+def by_pair(side: Embeddings, mixtures: Mixture, reference: PerPoint, items: Indices, targets: Indices) -> PairTerms:
+    """Compare the points of item `items[p]` with mixture `targets[p]`, pair by pair."""
 
     def compare(block: Block) -> Rows:
-        items = Block(item_rows[block.items], block.width, whole=False)
-        mask = items.cut(side.mask)
+        own = Block(items[block.items], block.width, whole=False)
+        mask = own.cut(side.mask)
         density = log_density(
-            mixtures.take(from_numpy(mixture_rows[block.items], mixtures.means)),
-            real_points(items.cut(side.points), mask),
+            mixtures.take(from_numpy(targets[block.items], mixtures.means)), real_points(own.cut(side.points), mask)
         )
-        ratios = masked(density - items.cut(reference), mask, 0.0)
+        ratios = masked(density - own.cut(reference), mask, 0.0)
         return block.items, (to_width(ratios, reference.shape[1]),)
 
-    memory = _item_bytes(side, mixtures.means.shape[1])
-    return map_blocks(compare, widths(side.mask)[item_rows], memory, like=side.points)[0]
+    memory = item_bytes(side, mixtures.means.shape[1])
+    return map_blocks(compare, widths(side.mask)[items], memory, like=side.points)[0]
 
 
-def log_ratio_by_item(
-    side: Embeddings,
-    mixtures: Mixture,
-    *,
-    item_of: OfPairs,
-    mixture_of: OfPairs,
-    own: Mixture | None = None,
-    background: Mixture | None = None,
-) -> PairTerms:
-    """`log_ratio` for large items with several pairs each: points are read in place, never copied for each pair."""
-    fused = _fused(side, mixtures, background if own is None else own)
-    if fused is not None:
-        return _fused_ratios(fused, side, mixtures, item_of, mixture_of, own, background)
-    reference = reference_density(side, own, background)
-    item_rows, mixture_rows = to_numpy(item_of), to_numpy(mixture_of)
-    if not len(item_rows):
-        return reference[:0, :]
+def by_item(side: Embeddings, mixtures: Mixture, reference: PerPoint, items: Indices, targets: Indices) -> PairTerms:
+    """`by_pair` for large items with several pairs each: points are read in place, never copied for each pair."""
     # The pairs of item i are order[first[i] : first[i] + count[i]].
-    count, order = np.bincount(item_rows, minlength=len(side)), np.argsort(item_rows, kind="stable")
+    count, order = np.bincount(items, minlength=len(side)), np.argsort(items, kind="stable")
     first = np.cumsum(count) - count
 
     def compare(block: Block) -> Rows:
@@ -216,7 +176,7 @@ def log_ratio_by_item(
         numbers, rows = list[Indices](), list[Array]()
         for pairs in _rounds(order, first[block.items], count[block.items]):
             item, slot = np.nonzero(pairs >= 0)
-            density = _by_slot(mixtures, mixture_rows[np.maximum(pairs, 0)], solid[: len(pairs), ...])
+            density = _by_slot(mixtures, targets[np.maximum(pairs, 0)], solid[: len(pairs), ...])
             chosen = from_numpy(item * SLOTS + slot, density)
             item = from_numpy(item, density)
             ratios = take_rows(density, chosen) - take_rows(expected, item)
@@ -226,8 +186,35 @@ def log_ratio_by_item(
             return np.zeros(0, np.int64), (reference[:0, :],)
         return np.concatenate(numbers), (namespace(solid).concat(rows) if len(rows) > 1 else rows[0],)
 
-    memory = _item_bytes(side, mixtures.means.shape[1])
+    memory = item_bytes(side, mixtures.means.shape[1])
     return map_blocks(compare, widths(side.mask), memory, like=side.points)[0]
+
+
+def log_ratio(
+    side: Embeddings,
+    mixtures: Mixture,
+    *,
+    item_of: OfPairs,
+    mixture_of: OfPairs,
+    own: Mixture | None = None,
+    background: Mixture | None = None,
+    compare: Callable[[Embeddings, Mixture, PerPoint, Indices, Indices], PairTerms] = by_pair,
+) -> PairTerms:
+    r"""Log density of every point of a pair's item under the pair's mixture, minus the reference; zero for padding.
+
+    The reference is the mean over a `background`, or the density under the `own` mixture of the item. `compare` is
+    `by_pair` or `by_item`, which differ in speed; fused kernels compare faster than both.
+    """
+    fused = _fused(side, mixtures, background if own is None else own)
+    if fused is not None:
+        # Both densities together, but the mean over a background once per item beforehand.
+        expected = None if background is None else reference_density(side, own, background)
+        return fused.log_ratio(
+            side.points, side.mask, mixtures, source=item_of, target=mixture_of, own=own, expected=expected
+        )
+    reference = reference_density(side, own, background)
+    items, targets = to_numpy(item_of), to_numpy(mixture_of)
+    return compare(side, mixtures, reference, items, targets) if len(items) else reference[:0, :]
 
 
 def reference_density(side: Embeddings, own: Mixture | None, background: Mixture | None) -> PerPoint:
@@ -247,7 +234,7 @@ def reference_density(side: Embeddings, own: Mixture | None, background: Mixture
             densities = expected_log_density(background, solid)
         return block.items, (to_width(densities, side.mask.shape[1]),)
 
-    memory = _item_bytes(side, reference.means.shape[1], background)
+    memory = item_bytes(side, reference.means.shape[1], background)
     return map_blocks(compute, widths(side.mask), memory, like=side.points)[0]
 
 
@@ -258,22 +245,6 @@ def _fused(side: Embeddings, *mixtures: int | Mixture | None) -> ModuleType | No
     from msdscore.core.gpu import fused
 
     return fused if fused.serves(side.points, *(item for item in mixtures if item is not None)) else None
-
-
-def _fused_ratios(
-    fused: Any,
-    side: Embeddings,
-    mixtures: Mixture,
-    item_of: OfPairs,
-    mixture_of: OfPairs,
-    own: Mixture | None,
-    background: Mixture | None,
-) -> PairTerms:
-    """Log ratios on a GPU: both densities together, but the mean over a background once per item beforehand."""
-    expected = None if background is None else reference_density(side, own, background)
-    return fused.log_ratio(
-        side.points, side.mask, mixtures, source=item_of, target=mixture_of, own=own, expected=expected
-    )
 
 
 def _by_slot(
@@ -302,7 +273,7 @@ def _rounds(
         yield np.where(turn < count[:more, None], order[position], -1)
 
 
-def _item_bytes(side: Embeddings, components: int, background: Mixture | None = None) -> Callable[[int], int]:
+def item_bytes(side: Embeddings, components: int, background: Mixture | None = None) -> Callable[[int], int]:
     """The memory for fitting and comparing one item of a width."""
     dim, wide = side.points.shape[2], 8 if accumulation_dtype(side.points) == namespace(side.points).float64 else 4
     # Peak memory of `expected_log_density` in numbers per point: logits, and their exponentials.

@@ -44,8 +44,6 @@ from msdscore.core.arrays import (
 )
 from msdscore.core.embeddings import TINY, Mask, PerPoint, Points, length, real_points
 
-# Component families; all but the first are in `variants`.
-Kind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
 Init = Literal["sample", "spread"]
 
 # A component with less than this mass of points is dead (paper, EM details).
@@ -84,7 +82,6 @@ class FitSettings:
     iterations: int = 20
     init: Init = "spread"
     seed: int = 0
-    mixture: Kind = "vmf"
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,12 +153,8 @@ def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measuremen
         patches, tokens = to_numpy(seen.mask)[image], to_numpy(read.mask)[text]
         x, y = float64(seen.points[image])[patches], float64(read.points[text])[tokens]
         affinity = maps.responsibilities(y, x, form.kappa)
-        if form.image_fit.mixture != "vmf":
-            # First-order removals assume one fixed concentration; for other mixtures every patch is separate.
-            removal = 1 / len(x) - affinity
-        else:
-            means, log_weights = float64(mixtures.means[image]), float64(mixtures.log_weights[image])
-            removal = maps.removals(x, y, means, log_weights, mixtures.kappa)
+        means, log_weights = float64(mixtures.means[image]), float64(mixtures.log_weights[image])
+        removal = maps.removals(x, y, means, log_weights, mixtures.kappa)
         own = form.point_terms(measured, number, patches, tokens)
         terms.append(maps.MapTerms(own.coverage, own.support, affinity, removal, own.beta, own.shares))
     return terms

@@ -13,7 +13,7 @@ from msdscore.core.arrays import Array, Int, float64, to_numpy
 from msdscore.core.divergence import Divergence, diverge, length_gate
 from msdscore.core.embeddings import Embeddings, masked_mean
 from msdscore.core.evidence import Bank
-from msdscore.core.mixture import FitSettings, Init, Kind
+from msdscore.core.mixture import FitSettings, Init
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.base import (
     MOST_COMPONENTS,
@@ -62,7 +62,6 @@ class Paper(Form):
         beta: Weight of coverage if the gate is `fixed`.
         temperature: Temperature of the uncertainty in Soft-MSD.
         calibration: `background` subtracts the mean over a bank of background images from every term.
-        mixture: Distribution of a component; all but `vmf` are ablations of the paper.
         pool: Vectors whose cosine is the similarity: the encoder's pooled ones (`model`), or the normalised mean of its
             local ones (`mean`, as in the paper).
 
@@ -97,7 +96,6 @@ class Paper(Form):
     temperature: float = 0.2  # xi, paper
     calibration: Calibration = "none"  # beyond the paper: terms minus their mean over a bank of background images
     pool: Pool = "model"
-    mixture: Kind = "vmf"  # the paper's; the others are its ablations, in float64, variances start at 1/kappa
 
     def __post_init__(self) -> None:
         counts = self.components if isinstance(self.components, tuple | list) else ()
@@ -113,12 +111,10 @@ class Paper(Form):
         for name in ("kappa", "gate_width", "temperature"):
             check_number(name, getattr(self, name), positive=True)
         check_share("beta", self.beta)
-        choices = {"init": Init, "gate": Gate, "calibration": Calibration, "mixture": Kind, "pool": Pool}
+        choices = {"init": Init, "gate": Gate, "calibration": Calibration, "pool": Pool}
         for name, known in choices.items():
             if getattr(self, name) not in get_args(known):
                 raise unknown_name(name, str(getattr(self, name)), get_args(known))
-        if self.mixture != "vmf" and self.calibration != "none":
-            raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Paper":
@@ -141,7 +137,6 @@ class Paper(Form):
             iterations=self.iterations,
             init=self.init,
             seed=self.seed,
-            mixture=self.mixture,
         )
 
     @property
@@ -173,7 +168,6 @@ class Paper(Form):
             "gate": gates.get(self.gate, self.gate),
             "xi": exact(self.temperature),
         }
-        facts |= {} if self.mixture == "vmf" else {"mix": self.mixture}
         facts |= {} if self.pool == "model" else {"pool": self.pool}
         return facts | ({} if bank is None else {"cal": f"background,{bank}"})
 

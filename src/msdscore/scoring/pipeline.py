@@ -6,7 +6,7 @@ Everything that scores goes through here: the scorer, runs over files, benchmark
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import isnan
 from typing import Any
 
@@ -38,13 +38,12 @@ from msdscore.scoring.results import Numbers, numbers
 from msdscore.version import __version__
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class Pipeline:
     """A decoder, an embedder, a form and its bank: computes numbers from images and captions.
 
-    It is a value: `caching` and `sharing` return other pipelines. Only the batch sizes change, when the device runs out
-    of memory; pipelines derived from each other share them. `streams` is the number of runs that share the decoding
-    processes and their memory.
+    It is never changed: `caching` and `sharing` return other pipelines. Only the batch sizes change, when the device
+    runs out of memory; pipelines derived from each other share them. `streams` is the number of runs that share the
+    decoding processes and their memory.
 
     >>> from PIL import Image
     >>> from msdscore.encoders.registry import load_encoder
@@ -53,12 +52,6 @@ class Pipeline:
     >>> [type(row).__name__ for row in pipeline.score(red, ["a red square", ""], [0, 0])]
     ['Numbers', 'CaptionError']
     """
-
-    form: Form
-    bank: NamedBank | None
-    decoder: Decoder
-    embedder: Embedder
-    streams: int
 
     def __init__(
         self,
@@ -73,17 +66,12 @@ class Pipeline:
         if not hasattr(encoder, "encode_images"):
             raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
         check_form(form)
-        form = form or recommended_form(encoder, bank)
-        keyed = form.image_fit.init == "sample"  # starts are drawn by the content of an image
-        parts = {
-            "form": form,
-            "bank": _bank(bank, encoder, form),
-            "decoder": Decoder(encoder, limits or ImageLimits(), keyed, decoders),
-            "embedder": Embedder(encoder, BatchSizes(encoder, batch_size)),
-            "streams": 1,
-        }
-        for name, part in parts.items():
-            object.__setattr__(self, name, part)
+        self.form = form or recommended_form(encoder, bank)
+        self.bank = _bank(bank, encoder, self.form)
+        keyed = self.form.image_fit.init == "sample"  # starts are drawn by the content of an image
+        self.decoder = Decoder(encoder, limits or ImageLimits(), keyed, decoders)
+        self.embedder = Embedder(encoder, BatchSizes(encoder, batch_size))
+        self.streams = 1
 
     @property
     def encoder(self) -> Encoder:
@@ -103,14 +91,16 @@ class Pipeline:
     def caching(self, *, memory: int | None = None, disk: CacheSettings | None = None) -> "Pipeline":
         """Return the same pipeline with an encoder that caches vectors in `memory` bytes, and on `disk`."""
         options: dict[str, Any] = {"disk": disk} | ({} if memory is None else {"memory": memory})
-        encoder = CachedEncoder(self.encoder, **options)
-        return self._with(
-            decoder=replace(self.decoder, encoder=encoder), embedder=replace(self.embedder, encoder=encoder)
-        )
+        encoder, other = CachedEncoder(self.encoder, **options), copy(self)
+        other.decoder = replace(self.decoder, encoder=encoder)
+        other.embedder = replace(self.embedder, encoder=encoder)
+        return other
 
     def sharing(self, streams: int) -> "Pipeline":
         """Return the same pipeline for several concurrent runs, which share the decoding processes and their memory."""
-        return self._with(streams=streams)
+        other = copy(self)
+        other.streams = streams
+        return other
 
     def remembering(self) -> "Pipeline":
         """Return the same pipeline for one run: every distinct image and caption is encoded once."""
@@ -120,12 +110,8 @@ class Pipeline:
         """Return the same pipeline for a stream of images that occur once: every distinct caption is encoded once."""
         if isinstance(self.encoder, CachedEncoder) or self.embedder.memory is not None:
             return self
-        return self._with(embedder=replace(self.embedder, memory=TextMemory()))
-
-    def _with(self, **parts: Any) -> "Pipeline":
         other = copy(self)
-        for name, part in parts.items():
-            object.__setattr__(other, name, part)
+        other.embedder = replace(self.embedder, memory=TextMemory())
         return other
 
     @property

@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 
 from msdscore.core.arrays import Bool, Float
-from msdscore.core.divergence import fit_all
 from msdscore.core.embeddings import real_points
-from msdscore.core.variants import FAMILIES, concentration
 from msdscore.errors import InputError
-from msdscore.forms.paper import Paper
 from msdscore.intervals import bootstrap_mean
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers
 from msdscore_lab.benchmarks.base import Item, Pair, clusters, image_source
 from msdscore_lab.stats.resample import bootstrap_share
+from msdscore_lab.studies.ablations.mixtures import Kind, PaperMixture, concentration, fit_lifted, lifted, with_mixture
 from msdscore_lab.studies.ablations.pairs import quantile_bins
 from msdscore_lab.studies.ablations.sweep import MIXTURES
 from msdscore_lab.studies.context import PAPER, Study, pair_batches, paper_form
@@ -30,7 +28,7 @@ from msdscore_lab.studies.table import Column, Plot, Row, Table, Value, per_cent
 Floats = npt.NDArray[np.float64]
 Responsibilities = Float[Tensor, "batch components points"]
 Caption = tuple[str, str]  # text, key of the image it belongs to
-KINDS = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}
+KINDS: dict[str, Kind] = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}
 HARD = 0.01  # nats; assignments with a lower entropy count as hard
 _CAPTIONS = 128  # per batch
 LENGTHS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # mean resultant lengths
@@ -142,17 +140,15 @@ def distinct_captions(items: Sequence[Item], limit: int | None) -> list[Caption]
     )
 
 
-def text_responsibilities(texts: Embedded, form: Paper) -> tuple[Responsibilities, Bool[Tensor, "batch points"]]:
+def text_responsibilities(texts: Embedded, form: PaperMixture) -> tuple[Responsibilities, Bool[Tensor, "batch points"]]:
     """Return the responsibilities of each caption's components for its tokens, and the token mask."""
-    kind = form.mixture
     points, mask = (torch.as_tensor(values) for values in (texts.vectors.points, texts.vectors.mask))
-    vectors = replace(texts.vectors, points=points, mask=mask)
-    keys = torch.tensor(texts.keys, dtype=torch.int64, device=vectors.points.device)
-    real = real_points(vectors.points, vectors.mask)
-    points = real if kind == "vmf" else FAMILIES[kind].lift(real.double())
-    mixture = fit_all(replace(vectors, points=points, keys=keys), form.text_fit)
-    logits = mixture.kappa * (mixture.means @ points.to(mixture.means.dtype).mT) + mixture.log_weights.unsqueeze(-1)
-    return logits.softmax(dim=1), vectors.mask
+    keys = torch.tensor(texts.keys, dtype=torch.int64, device=points.device)
+    vectors = replace(texts.vectors, points=real_points(points, mask), mask=mask, keys=keys)
+    side = lifted(vectors, form.mixture)
+    mixture = fit_lifted(side, form.text_fit, form.mixture)
+    logits = mixture.kappa * (mixture.means @ side.points.to(mixture.means.dtype).mT)
+    return (logits + mixture.log_weights.unsqueeze(-1)).softmax(dim=1), mask
 
 
 def entropies(responsibilities: Responsibilities, mask: Bool[Tensor, "batch points"]) -> Float[Tensor, " batch"]:
@@ -253,7 +249,7 @@ def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -
         labels = []  # component of each real token, by seed and caption
         for seed in range(seeds):
             responsibilities, mask = text_responsibilities(
-                texts, paper_form(pipeline, mixture=kind, init="sample", seed=seed)
+                texts, with_mixture(paper_form(pipeline), kind, init="sample", seed=seed)
             )
             assignments = responsibilities.argmax(dim=1)
             labels.append([row[real].tolist() for row, real in zip(assignments, mask, strict=True)])
@@ -286,7 +282,7 @@ def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[flo
     texts = pipeline.embed_texts([text for text, _ in captions]).require()
     columns = []
     for kind in KINDS.values():
-        responsibilities, mask = text_responsibilities(texts, paper_form(pipeline, mixture=kind))
+        responsibilities, mask = text_responsibilities(texts, with_mixture(paper_form(pipeline), kind))
         columns.append(entropies(responsibilities.double(), mask).tolist())
     rows = list(zip(texts.vectors.lengths.tolist(), *columns, strict=True))
     return [list(rows[texts.row(item)]) for item in range(len(captions))]

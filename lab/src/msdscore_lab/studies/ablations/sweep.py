@@ -25,13 +25,14 @@ from msdscore_lab.benchmarks.results.result import Result, score_matrix
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore_lab.benchmarks.run.runner import run_benchmark
 from msdscore_lab.stats.resample import holm
+from msdscore_lab.studies.ablations.mixtures import Kind, with_mixture
 from msdscore_lab.studies.context import PAPER, Study, paper_form
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
 PAIRS = ("sugarcrepe",)
 DIVERGENCE = "bi-kl"  # the metric that is d itself
 # The paper's table of distributions: Euclidean Gaussians, adaptive and fixed concentration.
-MIXTURES = {
+MIXTURES: dict[str, Kind] = {
     "vMF, fixed kappa": "vmf",
     "vMF, adaptive kappa": "vmf-adaptive",
     "Gaussian, spherical": "gaussian",
@@ -93,21 +94,24 @@ def mixtures(
     table, alpha is chosen so that alpha d has the same standard deviation over captions as in the first distribution.
     """
     pipeline = study.pipeline(PAPER)
+    alpha = paper_form(pipeline).alpha
     choices: dict[str, dict[str, Any]] = {name: {"mixture": kind} for name, kind in MIXTURES.items()}
     plans = [study.plan(name, list(dict.fromkeys((*metric, DIVERGENCE)))) for name in benchmark]
     tables = []
     for name, title in (("same_alpha", "the same alpha"), ("equal_weight", "equal weight of the divergences")):
         sweeps = [
             run_sweep(
-                study, plan, named_variants(choices, pipeline.encoder, study.form(pipeline, plan.name)),
+                study,
+                plan,
+                named_variants(choices, pipeline.encoder, with_mixture(study.form(pipeline, plan.name), "vmf")),
                 under=name.replace("_", "-"),
             )
             for plan in plans
-        ]  # fmt: skip
+        ]
         tables += [sweep_table(results, axis="distribution", name=name, title=title) for results in sweeps]
         # Choose alpha so that alpha d has the standard deviation of the first distribution.
         spreads = {row.variant.name: float(np.nanstd(row.scores(DIVERGENCE))) for row in sweeps[0]}
-        weight = paper_form(pipeline).alpha * next(iter(spreads.values()))
+        weight = alpha * next(iter(spreads.values()))
         choices = {name: {**changes, "alpha": weight / spreads[name]} for name, changes in choices.items()}
     return tables
 

@@ -1,10 +1,10 @@
-r"""Alternatives to the von Mises–Fisher distribution with a fixed concentration, for comparisons.
+r"""Alternatives to the von Mises–Fisher distribution with a fixed concentration: the paper's ablation of mixtures.
 
 Each is an exponential family, :math:`\log p(x) = v^\top \varphi(x) + b` up to a constant that cancels in every
 divergence: EM needs the means of :math:`\varphi` under the shares, and densities are those of a `Mixture` whose
 "means" are the vectors v, whose weights include b, and whose kappa is 1. They are computed in float64: a component
 with one point is so sharp that float32 would lose its density. Starts, reserves and dead components are those of
-`mixture`.
+`msdscore.core.mixture`.
 
 The normaliser of a von Mises–Fisher density is computed in the log domain,
 
@@ -15,13 +15,21 @@ since the Bessel function exceeds the range of float64 at a few hundred dimensio
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any, Literal, get_args
 
-from msdscore.core.arrays import Array, Float, astype, at_least, gather, namespace, softmax
-from msdscore.core.embeddings import TINY, Mask, Points, length, real_points
-from msdscore.core.mixture import DEAD_MASS, DirectSpace, FitSettings, Keys, Kind, Mixture, PerComponent, start_points
+from msdscore.core.arrays import Array, Float, astype, at_least, device_of, gather, namespace, softmax
+from msdscore.core.blocks import Block, Rows, map_blocks, widths
+from msdscore.core.divergence import Divergence, compare_mixtures, fit_all, item_bytes
+from msdscore.core.embeddings import TINY, Embeddings, Mask, Points, length, real_points
+from msdscore.core.evidence import Bank
+from msdscore.core.mixture import DEAD_MASS, DirectSpace, FitSettings, Keys, Mixture, PerComponent, start_points
+from msdscore.errors import ConfigError, unknown_name
+from msdscore.forms.base import Form, Sides
+from msdscore.forms.paper import Paper
 
+Kind = Literal["vmf", "vmf-adaptive", "gaussian", "gaussian-diagonal", "gaussian-shrunk"]
 Statistics = Float[Array, "batch components features"]
 PerAxis = Float[Array, "batch components dim"]
 # Vectors and offsets of components.
@@ -87,7 +95,7 @@ def _axes_at(points: PerAxis, kappa: float) -> Natural:
     return _axes(points, namespace(points).full_like(points, 1 / kappa))
 
 
-FAMILIES: Mapping[Kind, Family] = {
+FAMILIES: Mapping[str, Family] = {
     "vmf-adaptive": Family(
         1,
         lambda points: points,
@@ -100,9 +108,69 @@ FAMILIES: Mapping[Kind, Family] = {
 }
 
 
-def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixture:
-    """Fit one mixture per item, of the family in the settings, from the features of its points."""
-    family, kappa = FAMILIES[settings.mixture], settings.kappa
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperMixture(Paper):
+    """The paper's form with mixtures of another family, in float64; variances start at 1/kappa.
+
+    >>> with_mixture(Paper(kappa=5.0), "gaussian").facts()["mix"]
+    'gaussian'
+    """
+
+    mixture: Kind = "vmf"
+
+    def __post_init__(self) -> None:
+        Paper.__post_init__(self)
+        if self.mixture not in get_args(Kind):
+            raise unknown_name("mixture", str(self.mixture), get_args(Kind))
+        if self.mixture != "vmf" and self.calibration != "none":
+            raise ConfigError(f"mixture={self.mixture} has no calibrated form; set calibration=none")
+
+    def facts(self, bank: str | None = None) -> dict[str, str]:
+        """Return everything that can change a score, abbreviated for signatures."""
+        facts = Paper.facts(self, bank)
+        return facts if self.mixture == "vmf" else facts | {"mix": self.mixture}
+
+    def measure(self, sides: Sides, bank: Bank | None) -> Divergence:
+        """Compute both divergences of every pair, one term per patch and per token."""
+        if self.mixture == "vmf":
+            return Paper.measure(self, sides, bank)
+        images, texts = lifted(sides.images, self.mixture), lifted(sides.texts, self.mixture)
+        mixtures = fit_lifted(images, self.image_fit, self.mixture), fit_lifted(texts, self.text_fit, self.mixture)
+        return compare_mixtures(images, texts, mixtures, sides.image_of, sides.text_of)
+
+
+def with_mixture(form: Form, mixture: Kind, **changes: Any) -> PaperMixture:
+    """Return the paper's form with mixtures of a family, and other changes of its settings."""
+    settings = {field.name: getattr(form, field.name) for field in fields(form)}
+    return PaperMixture(**settings | changes | {"mixture": mixture})
+
+
+def lifted(side: Embeddings, kind: Kind) -> Embeddings:
+    """Return embeddings whose points are the features of a family, in float64; for `vmf` unchanged."""
+    if kind == "vmf":
+        return side
+    return replace(side, points=FAMILIES[kind].lift(astype(side.points, namespace(side.points).float64)))
+
+
+def fit_lifted(side: Embeddings, settings: FitSettings, kind: Kind) -> Mixture:
+    """Fit one mixture of a family per item of one side, whose points are `lifted`."""
+    if kind == "vmf":
+        return fit_all(side, settings)
+    xp = namespace(side.points)
+    keys = xp.zeros(len(side), dtype=xp.int64, device=device_of(side.mask)) if side.keys is None else side.keys
+
+    def fit_block(block: Block) -> Rows:
+        mixture = fit(block.cut(side.points), block.cut(side.mask), block.rows(keys), settings, FAMILIES[kind])
+        return block.items, (mixture.means, mixture.log_weights)
+
+    memory = item_bytes(side, settings.components)
+    means, log_weights = map_blocks(fit_block, widths(side.mask), memory, like=side.points)
+    return Mixture(means, log_weights, 1.0)
+
+
+def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings, family: Family) -> Mixture:
+    """Fit one mixture per item from the features of its points."""
+    kappa = settings.kappa
     lifted = real_points(points, mask)
     xp, solid = namespace(lifted), lifted[..., : lifted.shape[2] // family.features]
     real = astype(mask[:, None, :], lifted.dtype)

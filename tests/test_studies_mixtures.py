@@ -1,31 +1,52 @@
 """Other mixtures against mpmath (normaliser), scikit-learn and a plain loop (fits)."""
 
 import math
+from pathlib import Path
+from tempfile import mkdtemp
 
 import mpmath
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.special import ive
 from sklearn.mixture import GaussianMixture
 
-from msdscore.core.divergence import diverge, fit_all
+from msdscore.core.divergence import compare_mixtures
 from msdscore.core.mixture import FitSettings, log_density
-from msdscore.core.variants import (
+from msdscore.encoders.registry import load_encoder
+from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.forms.paper import Paper
+from msdscore.scorer import Scorer
+from msdscore_lab.studies.ablations.mixtures import (
     FAMILIES,
     LEAST_KAPPA,
     LEAST_VARIANCE,
     MOST_KAPPA,
     SHRINKAGE,
+    PaperMixture,
     concentration,
+    fit_lifted,
+    lifted,
     log_bessel,
     log_normaliser,
     log_uniform,
+    with_mixture,
 )
 from point_sets import point_set, ragged, take
 from test_core_mixture import seeds_of
+from tiny_clip import make_tiny_clip
 
 KINDS = tuple(FAMILIES)
+
+
+def tiny_clip():
+    return load_encoder(str(make_tiny_clip(Path(mkdtemp()) / "clip")))
+
+
+def make_image():
+    noise = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
+    return Image.fromarray(noise)
 
 
 def double(*values):
@@ -62,13 +83,16 @@ def test_concentration_is_clamped_to_the_tested_range():
     assert concentration(double(0.5), 10).item() == pytest.approx((0.5 * 10 - 0.125) / 0.75)
 
 
-def lifted(side, kind):
-    return point_set(FAMILIES[kind].lift(side.points.double()), side.mask, side.keys)
-
-
 def fitted(side, kind, **options):
-    settings = FitSettings(components=3, mixture=kind, **options)
-    return fit_all(lifted(side, kind), settings), settings
+    settings = FitSettings(components=3, **options)
+    return fit_lifted(lifted(side, kind), settings, kind), settings
+
+
+def diverge(images, texts, image_of, text_of, kind, components=(3, 2)):
+    sides = lifted(images, kind), lifted(texts, kind)
+    fits = [FitSettings(components=count) for count in components]
+    mixtures = tuple(fit_lifted(side, fit, kind) for side, fit in zip(sides, fits, strict=True))
+    return compare_mixtures(*sides, mixtures, image_of, text_of)
 
 
 def log_densities(mixture, side, kind):
@@ -155,22 +179,19 @@ def test_fits_equal_a_plain_loop(kind):
 def test_variants_have_the_invariances_of_the_core(kind):
     """Finite for a single token, bitwise independent of batch and padding, zero divergence from itself."""
     images, texts = ragged([20, 9], 16, dtype=torch.float32), ragged([1, 7, 3], 16, seed=1, dtype=torch.float32)
-    options = {name: FitSettings(components=k, mixture=kind) for name, k in (("image_fit", 3), ("text_fit", 2))}
     image_of, text_of = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 0, 2, 1])
-    together = diverge(images, texts, image_of, text_of, **options)
+    together = diverge(images, texts, image_of, text_of, kind)
     assert torch.isfinite(together.coverage).all()
     assert torch.isfinite(together.support).all()
     dirty = point_set(texts.points.masked_fill(~texts.mask.unsqueeze(-1), 50.0), texts.mask, texts.keys)
-    again = diverge(images, dirty, image_of, text_of, **options)
+    again = diverge(images, dirty, image_of, text_of, kind)
     for pair, (image, text) in enumerate(zip(image_of.tolist(), text_of.tolist(), strict=True)):
         zero = torch.zeros(1, dtype=torch.int64)
-        alone = diverge(take(images, [image]), take(texts, [text]), zero, zero, **options)
+        alone = diverge(take(images, [image]), take(texts, [text]), zero, zero, kind)
         assert torch.equal(alone.coverage[0], together.coverage[pair])
         assert torch.equal(alone.support[0], together.support[pair])
         assert torch.equal(again.support[pair], together.support[pair])
-    itself = diverge(
-        images, images, torch.arange(2), torch.arange(2), image_fit=options["image_fit"], text_fit=options["image_fit"]
-    )
+    itself = diverge(images, images, torch.arange(2), torch.arange(2), kind, (3, 3))
     assert itself.coverage.abs().max() < 1e-9
 
 
@@ -181,8 +202,32 @@ def test_concentrations_adapt_to_the_points():
     near = centre + 0.02 * torch.randn(1, 30, 32, generator=generator, dtype=torch.float64)
     wide = torch.randn(1, 30, 32, generator=generator, dtype=torch.float64)
     points = torch.nn.functional.normalize(torch.cat([near, wide]), dim=-1)
-    settings = FitSettings(components=1, mixture="vmf-adaptive")
+    settings = FitSettings(components=1)
     side = point_set(points, torch.ones(2, 30, dtype=torch.bool), torch.zeros(2, dtype=torch.int64))
-    sharpness = fit_all(side, settings).means.norm(dim=-1).squeeze(1)
+    sharpness = fit_lifted(side, settings, "vmf-adaptive").means.norm(dim=-1).squeeze(1)
     assert sharpness[0] > 1000
     assert sharpness[1] < 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_mixtures_score_and_rank(kind):
+    encoder, image, captions = tiny_clip(), make_image(), ["a red square", "a blue dog on a table"]
+    scorer = Scorer(encoder, with_mixture(Paper(), kind))
+    assert f"|mix:{kind}|" in scorer.signature
+    plain, scores = Scorer(encoder, Paper()).rank(image, captions), scorer.rank(image, captions)
+    assert scores.similarity.tolist() == plain.similarity.tolist()
+    assert np.isfinite(scores.msd).all()
+    assert (scores.msd != plain.msd).all()
+
+
+def test_fixed_concentration_is_the_form_of_the_paper():
+    scorers = [Scorer("toy", form) for form in (Paper(alpha=0.2), with_mixture(Paper(alpha=0.2), "vmf"))]
+    first, second = (scorer.score(make_image(), "a red square") for scorer in scorers)
+    assert first == second
+
+
+def test_other_mixtures_reject_calibration():
+    with pytest.raises(ConfigError, match="mixture=gaussian"):
+        PaperMixture(mixture="gaussian", calibration="background")
+    with pytest.raises(UnknownNameError, match="Did you mean 'gaussian'"):
+        PaperMixture(mixture="gausian")
