@@ -1,8 +1,13 @@
 """The one table of columns agrees with the fields of a score and with the documentation."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
+import pytest
+
+from msdscore.explain.presentation import PRESENTATIONS
+from msdscore.forms.base import Form
 from msdscore.forms.columns import COLUMNS, LOGGED, SHOWN, TABLE, numbers
+from msdscore.forms.paper import Paper
 from msdscore.forms.registry import FORMS
 from msdscore.scoring.results import Score
 
@@ -19,6 +24,15 @@ def test_positions_are_distinct():
     assert (SHOWN[:3], LOGGED[:2]) == (("ref_msd", "soft_msd", "msd"), ("msd", "match"))
 
 
-def test_forms_have_the_columns_of_their_group():
-    for form in FORMS:
-        assert form.columns == tuple(column.name for column in TABLE if column.group == form.group)
+def test_forms_have_columns_and_a_presentation():
+    groups = {form.group for form in FORMS}
+    assert groups == set(PRESENTATIONS) == {column.group for column in TABLE} - {"shared", "references"}
+
+
+def test_form_without_a_method_cannot_be_built():
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Incomplete(Paper):
+        numbers = Form.numbers
+
+    with pytest.raises(TypeError, match="numbers"):
+        Incomplete()

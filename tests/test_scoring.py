@@ -3,7 +3,7 @@ import pickle
 import random
 from copy import copy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ import reference
 from msdscore import Paper, Scorer, load_encoder
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
+from msdscore.explain.presentation import presentation_of
 from msdscore.forms import registry
 from msdscore.forms.columns import names as column_names
 from msdscore.scoring.embedder import BatchSizes
@@ -303,17 +304,18 @@ def test_text_limit_is_four_times_the_image_limit():
 
 def test_parts_of_the_score_by_hand():
     form = Paper(alpha=0.5)
+    parts = partial(presentation_of(form).parts, form)
     score = SimpleNamespace(uncertainty=0.8, beta=0.25, coverage=-2.0, support=3.0)
-    covered, wrong = form.parts(score)
+    covered, wrong = parts(score)
     assert covered == ("regions covered", pytest.approx(0.4 * 0.25 * 2.0), "support")
     assert wrong == ("words likely wrong", pytest.approx(-0.4 * 0.75 * 3.0), "penalty")
     score = SimpleNamespace(uncertainty=0.8, beta=0.25, coverage=2.0, support=-3.0)
-    omitted, supported = form.parts(score)
+    omitted, supported = parts(score)
     assert omitted == ("regions not mentioned", pytest.approx(-0.4 * 0.25 * 2.0), "omission")
     assert supported == ("words supported", pytest.approx(0.4 * 0.75 * 3.0), "support")
     for beta, names in ((0.0, ["words supported"]), (1.0, ["regions not mentioned"])):
-        assert [name for name, _, _ in form.parts(SimpleNamespace(**{**vars(score), "beta": beta}))] == names
-    nothing = form.parts(SimpleNamespace(uncertainty=0.0, beta=0.5, coverage=1.0, support=1.0))
+        assert [name for name, _, _ in parts(SimpleNamespace(**{**vars(score), "beta": beta}))] == names
+    nothing = parts(SimpleNamespace(uncertainty=0.0, beta=0.5, coverage=1.0, support=1.0))
     assert [(name, role) for name, _, role in nothing] == [
         ("regions not mentioned", "omission"),
         ("words likely wrong", "penalty"),

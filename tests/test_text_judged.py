@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from msdscore.explain.look import PALEST, word_colour
+from msdscore.explain.presentation import finding
 from msdscore.explain.terms import Attribution
-from msdscore.forms.base import Unit, finding
+from msdscore.forms.base import Unit
 from msdscore.scoring.vocabulary import is_exchange
 from msdscore.text.judged import spelling, unjudged
 from msdscore.text.words import segment

@@ -15,6 +15,7 @@ from msdscore.errors import ConfigError, MissingExtraError, RowError
 from msdscore.explain.html import snippet
 from msdscore.explain.look import remarks
 from msdscore.explain.maps import check_projection
+from msdscore.explain.presentation import presentation_of
 from msdscore.explain.save import KINDS, document, encoded
 from msdscore.explain.terms import Attribution, image_of, terms_of
 from msdscore.forms.base import Measurement, Unit
@@ -198,7 +199,7 @@ def explain_embedded(
         tuple(
             Explanation(
                 score, image, layout, measured.tokens[number], terms[number], visible, form,
-                units[number], *named[number], doubt, form.projection,
+                units[number], *named[number], doubt, presentation_of(form).projection,
             )
             for number, score in enumerate(scores)
         )
@@ -246,7 +247,7 @@ def _named(
 ) -> list[tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]]:
     """Return, for every caption, missing words and words that would fit better."""
     vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
-    if vocabulary is None or not pipeline.form.names_words:
+    if vocabulary is None or not presentation_of(pipeline.form).names_words:
         return [((), ())] * len(units)
     if pipeline not in _namers:
         _namers[pipeline] = Namer(pipeline, vocabulary)

@@ -140,7 +140,7 @@ def word_figure(item: Attribution) -> "Figure":
         shown = look.overlay(image, item.patches, look.word_map(item, unit)) if has_region else image.convert("L")
         page.image(left, top + 0.15, width, step - 0.2, shown)
     notes = (
-        f"number: {item.form.word_note}",
+        f"number: {item.presentation.word_note}",
         "green: regions of the word, scaled to each image's maximum",
         "grey image: no reliable region",
     )

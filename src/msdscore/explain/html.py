@@ -17,8 +17,8 @@ from markupsafe import Markup
 from PIL.Image import Image
 
 from msdscore.explain import look
+from msdscore.explain.presentation import Role
 from msdscore.explain.terms import Attribution
-from msdscore.forms.base import Role
 
 THUMB_PIXELS, IMAGE_PIXELS = 240, 560
 MOST_WORDS = 60  # words with a map each, so that a page is not larger than a few megabytes
@@ -110,7 +110,7 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
         "readable": item.readable,
         "name": item.form.name if item.score.candidates == 1 else f"Soft-{item.form.name}",
         "score": item.score,
-        "columns": item.form.word_columns,
+        "columns": item.presentation.word_columns,
         "steps": steps,
         "zero": -100 * low / (high - low),
         "end": 100 * (item.score.soft_msd - low) / (high - low),

@@ -17,8 +17,9 @@ from PIL import Image
 from msdscore.core.evidence import TYPICAL, ZERO
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
+from msdscore.explain.presentation import BLUEST, CHECK, PALEST, Role, finding, p_text
 from msdscore.explain.terms import Attribution
-from msdscore.forms.base import BLUEST, CHECK, PALEST, Floats, Role, Unit, finding, p_text
+from msdscore.forms.base import Floats, Unit
 from msdscore.forms.registry import facts_of, score_name
 
 Colour = tuple[int, int, int]
@@ -172,7 +173,7 @@ def tooltip(unit: Unit) -> str:
 def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
     """Return the legend of word colours: text, background and ink of every entry."""
     items = tuple(items)
-    entries = items[0].form.legend(word_limit(items), items[0].doubt)
+    entries = items[0].presentation.legend(word_limit(items), items[0].doubt)
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
 
 
@@ -202,7 +203,7 @@ def remarks(item: Attribution, items: Sequence[Attribution] = ()) -> list[str]:
         lists["references also say"] = [f"{word.word} ({word.references} of {count})" for word in named]
     lists["probably missing from the caption"] = [word.word for word in item.missing if word.references is None]
     lines = [f"{title}: {', '.join(words)}" for title, words in lists.items() if words]
-    return [*encoder, *item.form.remarks(item.units, item.ranked, instead, item.doubt), *lines]
+    return [*encoder, *item.presentation.remarks(item.units, item.ranked, instead, item.doubt), *lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
     """
     betas = [item.terms.beta for item in items]
     scored = any(beta > 0 for beta in betas)
-    shown = items[0].form.maps
+    shown = items[0].presentation.maps
     values: list[dict[Role, Floats]] = [
         {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map} for item in items
     ]
@@ -256,7 +257,7 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
         limit = max(float(np.abs(own[name]).max()) for own in values for name in together)
         signed = is_omission and any(has_mentions)
         carried = items[0].projection == "carried"
-        unit = "MSD" if carried and not items[0].form.text_fit else "nats"
+        unit = items[0].presentation.map_unit if carried else "nats"
         low, high = (f"mentioned −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} {unit}")
         for number in range(len(items)):
             title = TITLES[role] if carried or is_omission else _EFFECTS[role]
@@ -318,7 +319,7 @@ class WaterfallStep(NamedTuple):
 def waterfall(item: Attribution) -> list[WaterfallStep]:
     """Return the similarity and the weighted contributions of words and regions; the last step ends at Soft-MSD."""
     steps = [WaterfallStep("similarity", 0.0, item.score.similarity)]
-    for name, size, role in item.form.parts(item.score):
+    for name, size, role in item.presentation.parts(item.form, item.score):
         steps.append(WaterfallStep(name, steps[-1].start + steps[-1].size, size, role))
     return steps
 
@@ -347,4 +348,4 @@ def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
 
 def equation(item: Attribution) -> str:
     """Return the formula of the score with its numbers."""
-    return item.form.equation(item.score).replace("-", "−")
+    return item.presentation.equation(item.form, item.score).replace("-", "−")

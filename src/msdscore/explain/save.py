@@ -10,9 +10,10 @@ from msdscore.errors import require
 from msdscore.explain.figure import figure, lacks_glyphs, missing_glyphs_allowed
 from msdscore.explain.html import page
 from msdscore.explain.maps import strongest
+from msdscore.explain.presentation import finding
 from msdscore.explain.terms import Attribution
 from msdscore.forms import references
-from msdscore.forms.base import Unit, finding
+from msdscore.forms.base import Unit
 from msdscore.io.outputs.targets import MARK
 from msdscore.scoring.results import known
 from msdscore.scoring.vocabulary import NamedWord
@@ -75,7 +76,7 @@ def document(item: Attribution) -> dict[str, Any]:
         "readable": item.readable,
         "map": item.projection,
         "score": {name: value for name, value in score.items() if value is not None}
-        | {name: getattr(item.form, name) for name in item.form.explained},
+        | {name: getattr(item.form, name) for name in item.presentation.settings},
         "words": [_word(item, unit) for unit in item.units],
         "least_supported": [_unit(unit) for unit in item.ranked],
         "missing": list(map(_named_word, item.missing)),
@@ -93,7 +94,7 @@ def document(item: Attribution) -> dict[str, Any]:
         "support_map": item.support_map.tolist(),
         "penalty_map": item.penalty_map.tolist(),
     }
-    if "omission" in item.form.maps:
+    if "omission" in item.presentation.maps:
         most = strongest(item.coverage_terms, layout, REGIONS)
         facts |= {"coverage_terms": item.coverage_terms.tolist(), "most_omitted": most}
     return facts

@@ -14,6 +14,7 @@ from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import PatchLayout, TokenLayout
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain import maps
+from msdscore.explain.presentation import Presentation, presentation_of
 from msdscore.forms.base import Floats, Form, Measurement, Unit
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
@@ -47,6 +48,11 @@ class Attribution:
     suggestions: tuple[Suggestion, ...] = ()
     doubt: float = ZERO  # words with a p-value below it are in doubt
     projection: str = "influence"  # how terms become maps, by name: see `maps.PROJECTIONS`
+
+    @property
+    def presentation(self) -> Presentation:
+        """How the terms of the form are presented."""
+        return presentation_of(self.form)
 
     @property
     def caption(self) -> str:
@@ -152,7 +158,7 @@ def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measuremen
     for number, (image, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
         patches, tokens = to_numpy(seen.mask)[image], to_numpy(read.mask)[text]
         x, y = float64(seen.points[image])[patches], float64(read.points[text])[tokens]
-        affinity = maps.responsibilities(y, x, form.kappa)
+        affinity = maps.responsibilities(y, x, form.image_fit.kappa)
         means, log_weights = float64(mixtures.means[image]), float64(mixtures.log_weights[image])
         removal = maps.removals(x, y, means, log_weights, mixtures.kappa)
         own = form.point_terms(measured, number, patches, tokens)

@@ -1,57 +1,37 @@
-"""The interface of a form, and the types that forms share with the modules that use them.
+"""The base class of forms, and the types that forms share with the modules that use them.
 
-A form is one way of scoring: its settings, measurement, columns, and parts of explanations. Each form is one module of
-this package and is listed in `registry`; other modules use it through the interface `Form`.
+A form is one way of scoring: its settings, terms, numbers and words. Each form is one module of this package and is
+listed in `registry`; other modules use it through `Form`. How it is explained is in `explain.presentation`.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.arrays import Array, Bool, Float, Int, fetching
+from msdscore.core.arrays import Array, Bool, Float, Int, fetching, integers, take_rows
+from msdscore.core.divergence import total
 from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError, unknown_name
-from msdscore.forms.columns import Group
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import Word, stem
+from msdscore.forms.columns import Group, names
+from msdscore.text.words import Word
 
 Floats = npt.NDArray[np.float64]
 Values = Float[np.ndarray, " pairs"]
 PointMask = Bool[np.ndarray, " points"]
 Pooled = Float[Array, "batch pooled_dim"]
-Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour in explanations
-ScoreStep = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
-Entry = tuple[str, Role, float]  # of the legend of word colours: its text, the colour and how strong it is
 
 UNRELIABLE = "this encoder cannot tell whether it is true"
-LIKELY_WRONG, CHECK = "likely wrong", "check"
-EVEN = 0.5  # probability of a word below which it is more probably false than true
-PALEST = 0.2  # strength of the least colour that is seen as one
-BLUEST = 0.7  # strength of the colour of a word with p-value 1
 LARGEST = 1e6  # a larger number overflows a score
 SMALLEST = 1e-6  # minimum of a number used as a divisor
 MOST_COMPONENTS = 1024  # of a mixture; images and captions have fewer points
 MOST_ITERATIONS = 10_000  # of EM, which converges in tens
-
-
-class WordColumn(NamedTuple):
-    """A number of a word in the tables of an explanation; `phrases` is True if phrases have it too."""
-
-    name: str
-    heading: str
-    format: str
-    phrases: bool = True
-
-    def cell(self, unit: "Unit") -> str:
-        """Return the number of a word or phrase as text; empty if it has none."""
-        value = getattr(unit, self.name)
-        return "" if value is None else format(value, self.format).replace("%", " %")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +45,17 @@ class Sides:
     images: Embeddings
     texts: Embeddings
     rows: tuple[Sequence[int], Sequence[int]]
+    captions: Sequence[str]
     image_of: Int[Array, " pairs"]
     text_of: Int[Array, " pairs"]
-    captions: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls, images: Embeddings, texts: Embeddings, rows: tuple[Sequence[int], Sequence[int]], captions: Sequence[str]
+    ) -> "Sides":
+        """Build the sides from the rows of every pair."""
+        image_of, text_of = (integers(own, like=images.mask) for own in rows)
+        return cls(images, texts, rows, captions, image_of, text_of)
 
     @property
     def layouts(self) -> tuple[TokenLayout, ...]:
@@ -157,28 +145,6 @@ class Unit:
     references: int | None = None
 
 
-def finding(unit: Unit, doubt: float) -> str:
-    """Return what an explanation says about a word: `likely wrong`, `check`, or nothing.
-
-    A word is likely wrong if few true words have so little support (a p-value below `doubt`) and it is more probably
-    false than true; if only the first holds, it is worth a check. Words for persons are at most that: man and woman
-    are confused too often (docs/trust.md).
-
-    >>> unit = Unit("dog", 0, 3, "word", True, (0,), p_value=0.05, probability=0.4)
-    >>> finding(unit, 0.1), finding(replace(unit, probability=0.6), 0.1), finding(unit, 0.01)
-    ('likely wrong', 'check', '')
-    """
-    if unit.p_value is None or unit.p_value >= doubt:
-        return ""
-    is_false = unit.probability is not None and unit.probability < EVEN
-    return LIKELY_WRONG if is_false and stem(unit.text.casefold()) not in PERSONS else CHECK
-
-
-def p_text(unit: Unit) -> str:
-    """Format the p-value of a word."""
-    return "" if unit.p_value is None else "p < 0.001" if unit.p_value < 0.001 else f"p {unit.p_value:.3f}"
-
-
 def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> tuple[Unit, ...]:
     """Return units of the words and marks of a caption; those without `facts`, by their position, were not judged."""
     units = []
@@ -207,11 +173,10 @@ class PointTerms:
     shares: Floats  # one per token, adding up to 1: its weight among the tokens
 
 
-class Form(Protocol):
+class Form(ABC):
     """One way of scoring; a subclass is a frozen dataclass of settings with these methods.
 
-    `columns` are the names of the numbers that the form adds to those of every score, in output order. `numbers` must
-    contain `similarity`, these columns and `msd`, and may contain `match`.
+    `measure` compares pairs, `numbers` adds the terms up to the columns of the form, `units` are the terms by word.
     """
 
     __slots__ = ()
@@ -219,40 +184,72 @@ class Form(Protocol):
 
     name: ClassVar[str]  # of the score; its signatures begin with it in lower case
     group: ClassVar[Group]  # of its columns in the table
-    columns: ClassVar[tuple[str, ...]]  # names of the numbers that it adds to those of every score
-    maps: ClassVar[tuple[Role, ...]]  # that an explanation draws
-    projection: ClassVar[str]  # how terms become maps unless chosen, by name: see `explain.maps.PROJECTIONS`
-    word_columns: ClassVar[tuple[WordColumn, ...]]  # numbers of words in the tables of an explanation
-    word_note: ClassVar[str]  # meaning of the number next to a word in a figure
-    explained: ClassVar[tuple[str, ...]]  # settings that an explanation includes
     compounds: ClassVar[bool]  # whether the parts of a hyphenated word are one word
-    names_words: ClassVar[bool]  # whether explanations name words that the caption omits, if the bank has a vocabulary
 
     @property
-    def kappa(self) -> float:
-        """The concentration of the mixtures."""
-
-    @property
+    @abstractmethod
     def temperature(self) -> float:
         """The temperature of Soft-MSD."""
 
     @property
+    @abstractmethod
     def image_fit(self) -> FitSettings:
         """Fit settings of the mixtures of images."""
 
     @property
+    @abstractmethod
     def text_fit(self) -> FitSettings | None:
         """Fit settings of the mixtures of captions; None for a form that has none."""
 
     @property
+    @abstractmethod
     def needs_bank(self) -> bool:
         """Whether terms are compared with a bank of background images."""
 
+    @abstractmethod
     def check_bank(self, bank: Bank, name: str) -> None:
         """Raise `ConfigError` for a bank that these settings cannot use."""
 
+    @abstractmethod
     def facts(self, bank: str | None = None) -> dict[str, str]:
         """Return everything that can change a score, abbreviated for signatures; `bank` is the name of the bank."""
+
+    @abstractmethod
+    def terms(self, sides: Sides, bank: Bank | None) -> Terms:
+        """Compute the terms of pairs; the bank is on the device of the vectors."""
+
+    @abstractmethod
+    def numbers(self, measured: Measurement[Any]) -> dict[str, Values]:
+        """Return similarity, the columns, MSD and perhaps match of every pair, in float64, from fetched terms."""
+
+    @abstractmethod
+    def words(self, measured: Measurement[Any], pair: int) -> Sequence[Word]:
+        """Return the words and marks of the caption of a pair."""
+
+    @abstractmethod
+    def worst(self, measured: Measurement[Any], count: int) -> list[tuple[str, ...]]:
+        """Return at most `count` content words of every pair's caption, the least supported first."""
+
+    @abstractmethod
+    def units(self, measured: Measurement[Any], pair: int) -> tuple[Unit, ...]:
+        """Return the words and marks of the caption of a pair, with their effect on the score."""
+
+    @abstractmethod
+    def point_terms(self, measured: Measurement[Any], pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
+        """Return the terms of a pair by patch and by token; the masks are True for real patches and tokens."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers that the form adds to those of every score, in output order."""
+        return names(self.group)
+
+    def pooled(self, batch: Embeddings) -> Pooled:
+        """Return the vectors of images or captions whose cosine is the similarity."""
+        return batch.pooled
+
+    def warnings(self, measured: Measurement[Any], pair: int) -> tuple[str, ...]:
+        """Return warnings about the caption of a pair, besides those of the encoder."""
+        return ()
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with some settings changed; raise `UnknownNameError` for an unknown one."""
@@ -262,49 +259,23 @@ class Form(Protocol):
                 raise unknown_name("setting", name, known)
         return replace(self, **changes)
 
-    def pooled(self, batch: Embeddings) -> Pooled:
-        """Return the vectors of images or captions whose cosine is the similarity."""
-        return batch.pooled
+    def measure(self, sides: Sides, bank: Bank | None = None) -> Measurement[Any]:
+        """Compute similarity and terms of pairs, as arrays of the library and on the device of the vectors.
 
-    def measure(self, sides: Sides, bank: Bank | None) -> Terms:
-        """Measure pairs."""
-
-    def numbers(self, measured: Measurement[Any]) -> dict[str, Values]:
-        """Return similarity, the form's columns, MSD and perhaps match of every pair, in float64 on the CPU."""
-
-    def warnings(self, measured: Measurement[Any], pair: int) -> tuple[str, ...]:
-        """Return warnings about the caption of a pair, besides those of the encoder."""
-        return ()
-
-    def worst(self, measured: Measurement[Any], count: int) -> list[tuple[str, ...]]:
-        """Return at most `count` content words of every pair's caption, the least supported first."""
-
-    def words(self, measured: Measurement[Any], pair: int) -> Sequence[Word]:
-        """Return the words and marks of the caption of a pair."""
-
-    def units(self, measured: Measurement[Any], pair: int) -> tuple[Unit, ...]:
-        """Return the words and marks of the caption of a pair, with their effect on the score."""
-
-    def point_terms(self, measured: Measurement[Any], pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
-        """Return the terms of a pair by patch and by token; the masks are True for real patches and tokens."""
-
-    def parts(self, score: Any) -> list[ScoreStep]:
-        """Return the steps from the similarity to Soft-MSD of a `Score`, in order."""
-
-    def equation(self, score: Any) -> str:
-        """Return the formula of a `Score` with its numbers."""
-
-    def legend(self, limit: float, doubt: float) -> list[Entry]:
-        """Return the legend of word colours; `limit` is the largest gap, `doubt` the p-value below which is doubt."""
-
-    def remarks(
-        self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
-    ) -> list[str]:
-        """Return remarks on the words, line by line.
-
-        `ranked` are the judged content words of `units`, the least supported first; `instead` are words that would fit
-        better, by the position of the word in `units`.
+        The bank must be on the same device.
         """
+        images, texts = self.pooled(sides.images), self.pooled(sides.texts)
+        layouts, (_, text_rows) = sides.layouts, sides.rows
+        return Measurement(
+            total(take_rows(images, sides.image_of) * take_rows(texts, sides.text_of)),
+            take_rows(sides.texts.lengths, sides.text_of),
+            sides.image_of,
+            sides.text_of,
+            tuple(layout for layout in sides.images.layout if isinstance(layout, PatchLayout)),
+            tuple(layouts[row] for row in text_rows),
+            tuple(sides.captions[row] for row in text_rows),
+            self.terms(sides, bank),
+        )
 
 
 def match_settings(form: Form) -> str:

@@ -10,7 +10,7 @@ The vector of "no dog" is near that of a dog, so a positive similarity counts on
 distinct content words that the caption does not deny: :math:`\text{negation} = (1 - a) \max(g, 0)`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -24,32 +24,24 @@ from msdscore.core.evidence import Bank, Match, WordCalibration, WordTerms
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError
 from msdscore.forms.base import (
-    BLUEST,
     MOST_COMPONENTS,
     MOST_ITERATIONS,
-    PALEST,
-    Entry,
     Floats,
     Form,
     Measurement,
     PointMask,
     PointTerms,
-    Role,
-    ScoreStep,
     Sides,
     Unit,
     Values,
-    WordColumn,
     check_count,
     check_number,
     check_share,
     exact,
-    finding,
     match_settings,
-    p_text,
     units_of,
 )
-from msdscore.forms.columns import Group, names
+from msdscore.forms.columns import Group
 from msdscore.text.judged import PERSONS, unjudged
 from msdscore.text.warnings import UNFAMILIAR
 from msdscore.text.words import Word, segment
@@ -166,18 +158,7 @@ class Evidence(Form):
 
     name: ClassVar[str] = "MSD-E"  # a separate name, since the paper does not define this form
     group: ClassVar[Group] = "evidence"
-    columns: ClassVar[tuple[str, ...]] = names("evidence")
-    maps: ClassVar[tuple[Role, ...]] = ("support", "penalty")
-    projection: ClassVar[str] = "carried"  # docs/explain.md has the comparison with boxes
-    word_columns: ClassVar[tuple[WordColumn, ...]] = (
-        WordColumn("p_value", "p-value", ".3f"),
-        WordColumn("probability", "probably true", ".0%", phrases=False),
-        WordColumn("penalty", "penalty", ".2f"),
-    )
-    word_note: ClassVar[str] = "p-value, the fraction of true words with evidence this low"
-    explained: ClassVar[tuple[str, ...]] = ("alpha", "balance", "delta")
     compounds: ClassVar[bool] = False
-    names_words: ClassVar[bool] = True
     needs_bank: ClassVar[bool] = True  # evidence is relative to background images
     text_fit: ClassVar[None] = None  # captions have no mixtures
 
@@ -224,7 +205,7 @@ class Evidence(Form):
         facts = {"form": "evidence"} | {name: exact(value) for name, value in numbers.items()}
         return facts | ({} if bank is None else {"bank": bank})
 
-    def measure(self, sides: Sides, bank: Bank | None) -> WordMeasurement:
+    def terms(self, sides: Sides, bank: Bank | None) -> WordMeasurement:
         """Compute the evidence of every pair's words from that of its tokens."""
         assert bank is not None, "the evidence form has a bank"
         assert bank.words is not None, "the bank was checked"
@@ -327,53 +308,6 @@ class Evidence(Form):
             support[word_tokens] = -term / len(word_tokens)
             shares[word_tokens] = weight / len(word_tokens)
         return PointTerms(np.zeros(int(patches.sum())), support, 0.0, shares / (shares.sum() or 1.0))
-
-    def parts(self, score: Any) -> list[ScoreStep]:
-        """Return the contributions of negation (if any), precision, information and the penalty."""
-        first, second = self.weights
-        sizes: list[tuple[str, float, Role]] = [
-            ("negation", -score.negation, "penalty"),
-            ("precision", first * score.precision, "support"),
-            ("information", second * score.information, "leaning"),
-            ("penalty", -self.delta * score.penalty, "penalty"),
-        ]
-        return [
-            (name, score.uncertainty * size, "penalty" if size < 0 else role)
-            for name, size, role in sizes
-            if size or name != "negation"
-        ]
-
-    def equation(self, score: Any) -> str:
-        """Return the formula of the score with its numbers."""
-        gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
-        first, second = self.weights
-        negation = f" - {gate[1:]}{gate and '·'}{score.negation:.3f}" if score.negation else ""
-        return (
-            f"{score.similarity:.3f}{negation} + {first:g}{gate}·({score.precision:.2f})"
-            f" + {second:g}{gate}·({score.information:.2f}) - {self.delta:g}{gate}·{score.penalty:.2f}"
-        )
-
-    def legend(self, limit: float, doubt: float) -> list[Entry]:
-        """Colours by p-value."""
-        return [
-            (f"likely wrong (p < {doubt:g})", "penalty", 1.0),
-            ("check", "penalty", PALEST),
-            ("neither", "support", 0.0),
-            ("supported", "support", BLUEST),
-        ]
-
-    def remarks(
-        self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
-    ) -> list[str]:
-        """Return the words in doubt, in reading order, with words that would fit better, and what is not judged."""
-        lines = []
-        for number, unit in enumerate(units):
-            if unit in ranked and (found := finding(unit, doubt)):
-                better = f"; try: {instead[number]}" if number in instead else ""
-                lines.append(f"{found}: {unit.text} ({p_text(unit)}){better}")
-        notes = dict.fromkeys(unit.reason for unit in units if unit.reason.endswith("not judged"))
-        hints = [f"{unit.text}: {unit.reason}" for unit in units if unit.reason.endswith("?")]
-        return [*lines, *hints, *notes]
 
 
 def _judged_words(

@@ -3,7 +3,7 @@
 `core.divergence` has the formulas.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -18,25 +18,21 @@ from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.base import (
     MOST_COMPONENTS,
     MOST_ITERATIONS,
-    Entry,
     Form,
     Measurement,
     PointMask,
     PointTerms,
     Pooled,
-    Role,
-    ScoreStep,
     Sides,
     Unit,
     Values,
-    WordColumn,
     check_count,
     check_number,
     check_share,
     exact,
     units_of,
 )
-from msdscore.forms.columns import Group, names
+from msdscore.forms.columns import Group
 from msdscore.text.words import Word, segment
 
 Gate = Literal["length", "coverage", "support", "fixed"]
@@ -74,14 +70,7 @@ class Paper(Form):
 
     name: ClassVar[str] = "MSD"  # the paper's
     group: ClassVar[Group] = "paper"
-    columns: ClassVar[tuple[str, ...]] = names("paper")
-    maps: ClassVar[tuple[Role, ...]] = ("support", "penalty", "omission")
-    projection: ClassVar[str] = "influence"  # has coverage too, which token terms do not
-    word_columns: ClassVar[tuple[WordColumn, ...]] = (WordColumn("gap", "gap, nats", "+.2f"),)
-    word_note: ClassVar[str] = "the word's gap in nats; above 0 the image does not support it"
-    explained: ClassVar[tuple[str, ...]] = ("alpha",)
     compounds: ClassVar[bool] = True
-    names_words: ClassVar[bool] = False
 
     components: tuple[int, int] = (3, 2)  # image, text: paper, short captions
     kappa: float = 20.0  # paper, concentration sweep
@@ -182,7 +171,7 @@ class Paper(Form):
         """Return the encoder's pooled vectors, or the normalised mean of its local ones."""
         return batch.pooled if self.pool == "model" else masked_mean(batch.points, batch.mask)
 
-    def measure(self, sides: Sides, bank: Bank | None) -> Divergence:
+    def terms(self, sides: Sides, bank: Bank | None) -> Divergence:
         """Compute both divergences of every pair, one term per patch and per token."""
         return diverge(
             sides.images,
@@ -250,36 +239,6 @@ class Paper(Form):
         )
         beta = float(self.betas(measured.lengths[pair : pair + 1])[0])
         return PointTerms(coverage, support, beta, np.full(len(support), 1 / max(len(support), 1)))
-
-    def parts(self, score: Any) -> list[ScoreStep]:
-        """Return the contributions of regions and words, unless they have no weight."""
-        weight, beta = score.uncertainty * self.alpha, score.beta
-        regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
-        parts: list[ScoreStep] = []
-        if beta > 0:
-            parts.append(("regions covered" if regions > 0 else "regions not mentioned", regions, "omission"))
-        if beta < 1:
-            parts.append(("words supported" if words > 0 else "words likely wrong", words, "penalty"))
-        return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
-
-    def equation(self, score: Any) -> str:
-        """Return the formula of the score with its numbers."""
-        return f"g − α·u·d = {score.similarity:.3f} − {self.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
-
-    def legend(self, limit: float, doubt: float) -> list[Entry]:
-        """Colours by gap: white at 0, full at `limit`."""
-        return [
-            (f"supported, {-limit:.2g} nats or less", "support", 1.0),
-            ("white is 0", "support", 0.0),
-            (f"likely wrong, {limit:+.2g} or more", "penalty", 1.0),
-        ]
-
-    def remarks(
-        self, units: Sequence[Unit], ranked: Sequence[Unit], instead: Mapping[int, str], doubt: float
-    ) -> list[str]:
-        """Return the three least supported words with their gaps."""
-        listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in ranked[:3])
-        return [f"least supported, nats: {listed or 'none'}"]
 
 
 PRESETS = {

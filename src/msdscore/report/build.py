@@ -13,7 +13,7 @@ from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
 from msdscore.explain.look import maps_of, overlay, remarks, thumbnail
-from msdscore.forms.base import Role
+from msdscore.explain.presentation import Role
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image

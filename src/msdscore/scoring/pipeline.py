@@ -27,13 +27,12 @@ from msdscore.encoders.base import (
 )
 from msdscore.encoders.cached import CachedEncoder, CacheSettings, CacheUse
 from msdscore.errors import ConfigError, RowError
-from msdscore.forms.base import Form, Measurement
+from msdscore.forms.base import Form, Measurement, Sides
 from msdscore.forms.registry import check_form, form_of_bank, preset
 from msdscore.io.images import ImageLimits, ImageSource, Stamp
 from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder, not_finite
-from msdscore.scoring.pairs import Pairs, measure_pairs
 from msdscore.scoring.results import Numbers, numbers
 from msdscore.version import __version__
 
@@ -165,9 +164,9 @@ class Pipeline:
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement[Any]:
         """Compute similarity and terms of pairs; `image_of` and `text_of` are the indices of their items."""
-        pairs = Pairs([images.row(item) for item in image_of], [texts.row(item) for item in text_of], texts.captions)
-        image_side, text_side = self._side(images), self._side(texts)
-        return measure_pairs(image_side, text_side, pairs, self.form, self.placed_bank(device_of(image_side.mask)))
+        rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
+        sides = Sides.of(self._side(images), self._side(texts), rows, texts.captions)
+        return self.form.measure(sides, self.placed_bank(device_of(sides.images.mask)))
 
     def score(
         self,

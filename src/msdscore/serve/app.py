@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msdscore.core.evidence import ZERO
 from msdscore.errors import MissingExtraError, RowError, require
 from msdscore.explain.explanation import Explanations
+from msdscore.explain.presentation import presentation_of
 from msdscore.explain.save import encoded
 from msdscore.forms import references
 from msdscore.scoring.pipeline import Pipeline
@@ -66,7 +67,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
     app.state.service = service
     _add_api(app, service)
     _add_probes(app, service, scorer=scorer_code(spec))
-    add_page(app, service.signature, settings, maps=pipeline.form.maps)
+    add_page(app, service.signature, settings, maps=presentation_of(pipeline.form).maps)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:

@@ -14,7 +14,7 @@ from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICTS, ZERO
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.look import DARK, TITLES, Map, css, maps_of, spans, waterfall, word_limit
-from msdscore.forms.base import Role
+from msdscore.explain.presentation import Role
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec

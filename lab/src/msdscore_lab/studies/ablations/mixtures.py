@@ -130,10 +130,10 @@ class PaperMixture(Paper):
         facts = Paper.facts(self, bank)
         return facts if self.mixture == "vmf" else facts | {"mix": self.mixture}
 
-    def measure(self, sides: Sides, bank: Bank | None) -> Divergence:
+    def terms(self, sides: Sides, bank: Bank | None) -> Divergence:
         """Compute both divergences of every pair, one term per patch and per token."""
         if self.mixture == "vmf":
-            return Paper.measure(self, sides, bank)
+            return Paper.terms(self, sides, bank)
         images, texts = lifted(sides.images, self.mixture), lifted(sides.texts, self.mixture)
         mixtures = fit_lifted(images, self.image_fit, self.mixture), fit_lifted(texts, self.text_fit, self.mixture)
         return compare_mixtures(images, texts, mixtures, sides.image_of, sides.text_of)
