@@ -16,6 +16,7 @@ from PIL import Image
 
 from command_line import invoke
 from msdscore import Scorer
+from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import (
     JUDGED,
     TYPICAL,
@@ -35,6 +36,7 @@ from msdscore.explain.presentation import presentation_of
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import preset
+from msdscore.scoring import pipeline
 from msdscore.scoring.bank import BankQuality, load_bank, named, save_bank
 from msdscore.scoring.calibrate import (
     calibrated_bank,
@@ -256,6 +258,20 @@ def test_bank_enables_the_evidence_form_for_any_encoder(bank):
     assert "coverage" not in scores[0].row()
     assert f"|bank:{made.name}|" in scorer.signature
     assert "|gate:" not in scorer.signature
+
+
+def test_mixture_of_an_image_is_fitted_once_for_all_captions_and_changes_no_byte(bank, monkeypatch):
+    encoder, made = bank
+    red, blue = Image.new("RGB", (32, 32), "red"), Image.new("RGB", (32, 32), "blue")
+    pairs = [(image, f"a {name} square") for name in COLOURS for image in (red, blue)]
+    fresh = [Scorer(encoder, bank=made).explain(*pair).to_dict() for pair in pairs]
+    scores = [Scorer(encoder, bank=made).score(*pair).row() for pair in pairs]
+    fitted = []
+    monkeypatch.setattr(pipeline, "fit_all", lambda side, fit: fitted.append(len(side)) or fit_all(side, fit))
+    scorer = Scorer(encoder, bank=made)
+    assert json.dumps([scorer.explain(*pair).to_dict() for pair in pairs]) == json.dumps(fresh)
+    assert json.dumps([scorer.score(*pair).row() for pair in pairs]) == json.dumps(scores)
+    assert fitted == [1, 1]
 
 
 def test_explanation_adds_up_and_matches_its_colours(bank):

@@ -98,19 +98,32 @@ def test_number_of_threads_does_not_identify_a_scorer():
     assert (spec, spec.record(), spec.stamp()) == (other, other.record(), other.stamp())
 
 
+COMMAND = (
+    "import sys; sys.argv = ['msdscore', '--version']\nimport runpy\ntry:\n"
+    "  runpy.run_module('msdscore', run_name='__main__')\nexcept SystemExit: pass"
+)
+
+
 @pytest.mark.parametrize(
-    ("code", "before", "after"),
+    ("code", "name", "before", "after"),
     [
-        ("import msdscore", None, "None"),
-        ("from msdscore import Scorer", None, "PASSIVE"),
-        ("from msdscore import Scorer", "ACTIVE", "ACTIVE"),
-        ("import sys; sys.argv = ['msdscore', '--version']\nimport atexit, runpy\ntry:\n  runpy.run_module('msdscore', "
-         "run_name='__main__')\nexcept SystemExit: pass", None, "PASSIVE"),
+        ("import msdscore", "OMP_WAIT_POLICY", None, "None"),
+        ("from msdscore import Scorer", "OMP_WAIT_POLICY", None, "PASSIVE"),
+        ("from msdscore import Scorer", "OMP_WAIT_POLICY", "ACTIVE", "ACTIVE"),
+        (COMMAND, "OMP_WAIT_POLICY", None, "PASSIVE"),
+        ("from msdscore import Scorer", "OPENBLAS_NUM_THREADS", None, "None"),  # of the user's own products
+        (COMMAND, "OPENBLAS_NUM_THREADS", None, "1"),
+        (COMMAND, "OPENBLAS_NUM_THREADS", "3", "3"),
     ],
-)  # fmt: skip
-def test_threads_wait_passively_unless_set_otherwise(code, before, after):
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    environment |= {} if before is None else {"OMP_WAIT_POLICY": before}
-    script = f"{code}\nimport os\nprint(os.environ.get('OMP_WAIT_POLICY'))"
+)
+def test_variables_of_thread_libraries_are_set_unless_set_otherwise(code, name, before, after):
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    environment |= {} if before is None else {name: before}
+    script = f"{code}\nimport os\nprint(os.environ.get({name!r}))"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == after
+
+
+def test_one_blas_thread_is_set_before_numpy_is_imported():
+    code = "import sys, msdscore.__main__; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -27,6 +27,15 @@ def wait_passively() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def use_one_blas_thread() -> None:
+    """Let NumPy compute each product in one thread, unless `OPENBLAS_NUM_THREADS` is set.
+
+    The products of a score take about a millisecond: on busy cores a second thread is waited for much longer than that
+    (docs/performance.md). This has no effect after NumPy was imported, so only commands call it.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def available() -> int:
     """Number of cores that this process may use: by its affinity, and by the CPU quota of its cgroups.
 

@@ -46,6 +46,7 @@ from msdscore.core.mixture import ITEMS, FitSettings, Mixture, expected_log_dens
 # rounding of every row, is independent of the number of captions; eight cost little more than one.
 SLOTS = 8
 
+Fit = Callable[[Embeddings, FitSettings], Mixture]  # `fit_all`, or one that caches mixtures
 OfPairs = Int[Array, " pairs"]  # the index of an item or of a mixture for every pair
 PairTerms = Float[Array, "pairs points"]
 PerCaption = Float[Array, " captions"]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.arrays import Array, Bool, Float, Int, fetching, integers, take_rows
-from msdscore.core.divergence import total
+from msdscore.core.divergence import Fit, fit_all, total
 from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
@@ -39,7 +39,7 @@ class Sides:
     """Embedded images and captions, and the pairs to measure.
 
     Pair p is row `rows[0][p]` of `images` with row `rows[1][p]` of `texts`; `image_of` and `text_of` are the same
-    numbers on the device. `captions` has one text per row of `texts`.
+    numbers on the device. `captions` has one text per row of `texts`. `fit` fits mixtures; it may cache them.
     """
 
     images: Embeddings
@@ -48,14 +48,21 @@ class Sides:
     captions: Sequence[str]
     image_of: Int[Array, " pairs"]
     text_of: Int[Array, " pairs"]
+    fit: Fit = fit_all
 
     @classmethod
     def of(
-        cls, images: Embeddings, texts: Embeddings, rows: tuple[Sequence[int], Sequence[int]], captions: Sequence[str]
+        cls,
+        images: Embeddings,
+        texts: Embeddings,
+        rows: tuple[Sequence[int], Sequence[int]],
+        captions: Sequence[str],
+        *,
+        fit: Fit = fit_all,
     ) -> "Sides":
         """Build the sides from the rows of every pair."""
         image_of, text_of = (integers(own, like=images.mask) for own in rows)
-        return cls(images, texts, rows, captions, image_of, text_of)
+        return cls(images, texts, rows, captions, image_of, text_of, fit)
 
     @property
     def layouts(self) -> tuple[TokenLayout, ...]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from msdscore.core import evidence
 from msdscore.core.arrays import Array, Float, Int, float64, from_numpy, take_rows
-from msdscore.core.divergence import fit_all, log_ratio, total
+from msdscore.core.divergence import log_ratio, total
 from msdscore.core.evidence import Bank, Match, WordCalibration, WordTerms
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError
@@ -209,7 +209,7 @@ class Evidence(Form):
         """Compute the evidence of every pair's words from that of its tokens."""
         assert bank is not None, "the evidence form has a bank"
         assert bank.words is not None, "the bank was checked"
-        mixtures = fit_all(sides.images, self.image_fit)
+        mixtures = sides.fit(sides.images, self.image_fit)
         tokens = log_ratio(
             sides.texts, mixtures, item_of=sides.text_of, mixture_of=sides.image_of, background=bank.images
         )

@@ -3,19 +3,22 @@
 Everything that scores goes through here: the scorer, runs over files, benchmarks, studies and explanations.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import asdict, replace
+from hashlib import sha256
 from math import isnan
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from msdscore.core.arrays import Device, device_of, integers, is_gpu, launching
+from msdscore.core.arrays import Device, device_of, integers, is_gpu, launching, on_cpu, to_numpy
 from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import Bank
-from msdscore.core.mixture import Mixture
+from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.encoders.base import (
     Embeddings,
     Encoder,
@@ -36,13 +39,15 @@ from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder, not_finite
 from msdscore.scoring.results import Numbers, numbers
 from msdscore.version import __version__
 
+LATEST = 64  # images whose mixtures are cached
+
 
 class Pipeline:
     """A decoder, an embedder, a form and its bank: computes numbers from images and captions.
 
     It is never changed: `caching` and `sharing` return other pipelines. Only the batch sizes change, when the device
-    runs out of memory; pipelines derived from each other share them. `streams` is the number of runs that share the
-    decoding processes and their memory.
+    runs out of memory, and the cached mixtures; pipelines derived from each other share both. `streams` is the number
+    of runs that share the decoding processes and their memory.
 
     >>> from PIL import Image
     >>> from msdscore.encoders.registry import load_encoder
@@ -70,7 +75,7 @@ class Pipeline:
         keyed = self.form.image_fit.init == "sample"  # starts are drawn by the content of an image
         self.decoder = Decoder(encoder, limits or ImageLimits(), keyed, decoders)
         self.embedder = Embedder(encoder, BatchSizes(encoder, batch_size))
-        self.streams = 1
+        self.fits, self.streams = Fits(), 1
 
     @property
     def encoder(self) -> Encoder:
@@ -158,14 +163,14 @@ class Pipeline:
 
     def fit_images(self, images: Embedded) -> Mixture:
         """Fit the mixtures of embedded images, one per row."""
-        return fit_all(self._side(images), self.form.image_fit)
+        return self.fits(self._side(images), self.form.image_fit)
 
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement[Any]:
         """Compute similarity and terms of pairs; `image_of` and `text_of` are the indices of their items."""
         rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
-        sides = Sides.of(self._side(images), self._side(texts), rows, texts.captions)
+        sides = Sides.of(self._side(images), self._side(texts), rows, texts.captions, fit=self.fits)
         return self.form.measure(sides, self.placed_bank(device_of(sides.images.mask)))
 
     def score(
@@ -239,6 +244,33 @@ class Pipeline:
         """
         batch = replace(embedded.vectors, keys=integers(embedded.keys, like=embedded.vectors.mask))
         return replace(batch, points=batch.points.half()) if computes_in_half(self.encoder) else batch
+
+
+class Fits:
+    """`fit_all` that caches the mixtures of the latest single images, whose captions are edited; thread-safe.
+
+    On a GPU nothing is cached: fitting is fast there, and comparing vectors would wait for the device.
+    """
+
+    def __init__(self) -> None:
+        self._latest, self._lock = OrderedDict[tuple[bytes, FitSettings], Mixture](), Lock()
+
+    def __call__(self, side: Embeddings, settings: FitSettings) -> Mixture:
+        """Return one mixture per item."""
+        if len(side) != 1 or not on_cpu(side.points):
+            return fit_all(side, settings)
+        digest = sha256(f"{side.points.shape} {side.points.dtype} {side.keys}".encode())
+        for array in (side.points, side.mask):
+            digest.update(to_numpy(array).tobytes())
+        key = digest.digest(), settings
+        with self._lock:
+            mixture = self._latest.pop(key, None)
+        mixture = fit_all(side, settings) if mixture is None else mixture
+        with self._lock:
+            self._latest[key] = mixture
+            if len(self._latest) > LATEST:
+                self._latest.popitem(last=False)
+        return mixture
 
 
 def recommended_form(encoder: Encoder, bank: NamedBank | None = None) -> Form:
