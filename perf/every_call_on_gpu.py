@@ -120,7 +120,9 @@ def many_threads(data: Data) -> None:
 
 
 def measure(data: Data) -> None:
-    data.scorer.measure(data.paths[:8], data.captions[:8], range(8))
+    pipeline = data.scorer.pipeline
+    images = pipeline.embed_images(pipeline.decode(data.paths[:8])).require()
+    pipeline.measure(images, pipeline.embed_texts(data.captions[:8]).require(), range(8), range(8))
 
 
 def explain(data: Data) -> None:

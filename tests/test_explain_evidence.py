@@ -17,8 +17,7 @@ import msdscore.report
 import msdscore.serve
 from msdscore import ConfigError, Scorer
 from msdscore.cli.tables import coloured
-from msdscore.core.evidence import ZERO
-from msdscore.core.lengths import LENGTHS
+from msdscore.core.evidence import LENGTHS, ZERO
 from msdscore.encoders.registry import load_encoder
 from msdscore.explain.figure import sheet_pixels
 from msdscore.explain.html import page, snippet, summary

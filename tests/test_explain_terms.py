@@ -18,6 +18,7 @@ from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.explain import maps
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.terms import terms_of
+from msdscore_lab.studies.faithfulness import PROJECTIONS
 from tiny_clip import make_tiny_clip
 
 # The score sums float32 terms in float32, the tests in float64.
@@ -205,7 +206,7 @@ def test_kernel_equals_the_derivative_if_every_patch_is_a_component():
 
     step = 1e-6
     slopes = [(divergence(np.ones(9) - step * np.eye(9)[i]) - divergence(np.ones(9))) / step for i in range(9)]
-    np.testing.assert_allclose(maps.kernel(terms).support, slopes, atol=1e-5)
+    np.testing.assert_allclose(PROJECTIONS["kernel"](terms).support, slopes, atol=1e-5)
 
 
 def test_influence_on_coverage_equals_leave_one_out():
@@ -215,11 +216,11 @@ def test_influence_on_coverage_equals_leave_one_out():
     np.testing.assert_allclose(maps.influence(terms).support, left_out, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", maps.PROJECTIONS)
+@pytest.mark.parametrize("name", PROJECTIONS)
 def test_projections_have_one_value_per_patch(name):
     spread = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
     terms = maps.MapTerms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5, np.full(2, 0.5))
-    regions = maps.PROJECTIONS[name](terms)
+    regions = PROJECTIONS[name](terms)
     assert regions.support.shape == regions.penalty.shape == (3,)
     assert np.argmax(regions.support) == 2
 

@@ -8,7 +8,7 @@ from command_line import invoke
 from msdscore import Paper, Scorer, load_encoder
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
 from msdscore.scoring.bank import build_bank, load_bank, save_bank
-from test_scoring import CAPTIONS, make_image, tiny_clip
+from test_scoring import CAPTIONS, make_image, measure, tiny_clip
 
 BACKGROUND = Paper(calibration="background", gate="support")
 
@@ -21,7 +21,7 @@ def test_terms_of_a_calibrated_score_add_up_and_the_bank_is_in_the_signature():
     encoder = tiny_clip()
     bank = bank_of(encoder)
     scorer = Scorer(encoder, BACKGROUND, bank=bank)
-    measured = scorer.measure([make_image()], CAPTIONS, [0] * 4)
+    measured = measure(scorer, [make_image()], CAPTIONS, [0] * 4)
     scores = scorer.rank(make_image(), CAPTIONS)
     for row, score in enumerate(scores):
         assert score.support == pytest.approx(measured.terms.support_terms[row].sum().item(), abs=1e-6)
@@ -33,7 +33,7 @@ def test_calibrated_support_is_plain_support_minus_its_mean_over_the_bank():
     encoder = tiny_clip()
     background = [make_image(100 + n) for n in range(6)]
     plain = Scorer(encoder)
-    over_bank = plain.measure(background, [CAPTIONS[1]] * 6, range(6)).terms.support.mean().item()
+    over_bank = measure(plain, background, [CAPTIONS[1]] * 6, range(6)).terms.support.mean().item()
     own = plain.score(make_image(), CAPTIONS[1]).support
     calibrated = Scorer(encoder, BACKGROUND, bank=bank_of(encoder)).score(make_image(), CAPTIONS[1]).support
     assert calibrated == pytest.approx(own - over_bank, abs=1e-4)

@@ -160,7 +160,7 @@ def test_zero_and_scale_of_log_odds_follow_the_quantiles_of_true_words():
     assert (weak.zero, strong.zero) == pytest.approx((-1 + 0.1 * 10, 0.1 * 20))
     assert (weak.settled, strong.settled) == pytest.approx((0.3 * 4 - 1, 1.0))  # the strong one's median has 3
     at = np.array([weak.zero, weak.quantiles[100]])
-    assert WORDS.p_values(at, np.array([0, 0])).tolist() == pytest.approx([ZERO, TYPICAL])
+    assert WORDS.judge(at, np.array([0, 0]), np.ones(2))[0].tolist() == pytest.approx([ZERO, TYPICAL])
 
 
 def test_p_values_of_true_words_are_uniform():
@@ -168,7 +168,7 @@ def test_p_values_of_true_words_are_uniform():
     true = rng.normal(6, 3, 4000)
     kind = WordKind(0.1, tuple(np.quantile(true[:2000], np.linspace(0, 1, 201)).tolist()), 1.0, 0.0)
     words = WordCalibration({}, 0.2, (kind,), 1.0)
-    p = words.p_values(true[2000:], np.zeros(2000, dtype=np.int64))
+    p = words.judge(true[2000:], np.zeros(2000, dtype=np.int64), np.ones(2000))[0]
     for level in (0.05, 0.1, 0.5, 0.9):
         assert (p < level).mean() == pytest.approx(level, abs=0.03)  # 2,000 draws: three standard errors
     assert ((true[2000:] < kind.zero) == (p < ZERO)).all()

@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 
 from msdscore import Scorer
-from msdscore.core.evidence import Familiarity, Match, WordCalibration, WordKind
-from msdscore.core.lengths import LENGTHS, by_length, length_class, length_weights
+from msdscore.core.evidence import (
+    LENGTHS,
+    Familiarity,
+    Match,
+    WordCalibration,
+    WordKind,
+    by_length,
+    length_class,
+    length_weights,
+)
 from msdscore.encoders.loading import banks
 from msdscore.encoders.loading.banks import bank_bytes, read_bank
 from msdscore.encoders.registry import load_encoder

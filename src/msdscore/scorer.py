@@ -18,7 +18,7 @@ from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError, shortened
-from msdscore.forms.base import Form, Measurement
+from msdscore.forms.base import Form
 from msdscore.forms.references import check_references
 from msdscore.forms.registry import FORMS
 from msdscore.forms.registry import preset as named_preset
@@ -440,28 +440,6 @@ class Scorer:
                 _raise_first(scored, errors)
                 yield from Scores.of(batch.captions, scored, batch.rows, self.form, self.signature)
 
-    def measure(self, images: Sequence[ImageSource], captions: Sequence[str], owner: Iterable[int]) -> Measurement[Any]:
-        """Compute similarities and terms of many captions.
-
-        Args:
-            images: The images.
-            captions: The captions.
-            owner: Image index of each caption.
-
-        Returns:
-            The measurement from which the form computes its numbers.
-
-        Raises:
-            ImageError: For the first image that cannot be read.
-            CaptionError: For the first caption that cannot be read.
-        """
-        sources, texts = _listed(images), _listed(captions)
-        if not sources or not texts:
-            raise ConfigError("expected a list of at least one image and a list of at least one caption")
-        owners, pipeline = _owners(owner, len(texts), len(sources)), self.pipeline
-        seen = pipeline.embed_images(pipeline.decode(sources)).require()
-        return pipeline.measure(seen, pipeline.embed_texts(texts).require(), owners, range(len(texts)))
-
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
     ) -> "Explanation":
@@ -607,9 +585,11 @@ def _reject_settings(options: Mapping[str, Any]) -> None:
 
 def _reject_swapped(image: object, captions: Sequence[object]) -> None:
     """Raise if image and caption are swapped: "no such file" would not explain the error."""
-    texts = [caption for caption in captions if isinstance(caption, str) and is_image_name(Path(caption))]
     # Unlike Path.exists, os.path.exists is false for a text that is too long for a file name.
-    if texts and isinstance(image, str) and not is_image_name(Path(image)) and not os.path.exists(image):  # noqa: PTH110
+    if not isinstance(image, str) or is_image_name(Path(image)) or os.path.exists(image):  # noqa: PTH110
+        return
+    texts = [caption for caption in captions if isinstance(caption, str) and is_image_name(Path(caption))]
+    if texts:
         raise ConfigError(
             f"expected the image first and its caption second, got {shortened(image)!r} and {shortened(texts[0])!r}; "
             "swap them"

@@ -23,16 +23,18 @@ share of false words, is not. Words that cannot be judged, and words that the ca
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from msdscore.core.arrays import Array, Float, Int, astype, at_least, from_numpy, gather, namespace, sigmoid
 from msdscore.core.divergence import total
-from msdscore.core.lengths import LENGTHS, Flags, Floats, Ints, by_length, length_weights
 from msdscore.core.mixture import Mixture
 
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 WordTerms = Float[Array, "pairs words"]
 WordNumbers = Float[np.ndarray, "*words"]  # on the host
 WordKinds = Int[np.ndarray, "*words"]  # indices of kinds
@@ -42,6 +44,47 @@ TYPICAL = 0.5  # p-value from which words are blue, and add no penalty
 NEAREST = 5  # captions that familiarity is a mean over
 PRIOR = 0.9  # share of true words in captions by people and good captioners
 JUDGED = 0.1  # minimum reliability of a judged word: present and absent mentions have an AUC of 0.66
+
+
+# The evidence of a word and the score of a caption grow with the sentence, since vectors of tokens are contextual. So
+# p-values, probabilities and `match` are calibrated separately for captions of 1, 2, 3 to 4, 5 to 8 and more content
+# words. Between the typical lengths of these classes, values are linear in the logarithm of the number of words.
+LENGTHS = (1.0, 2.0, 3.5, 6.5, 12.0)  # typical numbers of content words of the classes
+_LIMITS = (2, 3, 5, 9)  # least numbers of content words of all classes but the first
+
+
+def length_class(words: int) -> int:
+    """Return the class of captions with a number of content words.
+
+    >>> [length_class(words) for words in (0, 1, 2, 4, 8, 40)]
+    [0, 0, 1, 2, 3, 4]
+    """
+    return sum(words >= limit for limit in _LIMITS)
+
+
+def by_length(counts: Floats, value: Callable[[int, Flags], Floats]) -> Floats:
+    """Interpolate values between classes; `value(number, chosen)` are those of a class for the chosen entries.
+
+    >>> by_length(np.array([1.0, 2.0, 7.0 ** 0.5, 99.0]), lambda number, chosen: np.full(chosen.sum(), float(number)))
+    array([0. , 1. , 1.5, 4. ])
+    """
+    at = np.interp(np.log(np.maximum(counts, 1)), np.log(LENGTHS), np.arange(len(LENGTHS)))
+    result = np.zeros(counts.shape)
+    for number in range(len(LENGTHS)):
+        share = np.maximum(1 - np.abs(at - number), 0)
+        chosen = share > 0
+        result[chosen] += share[chosen] * value(number, chosen)
+    return result
+
+
+def length_weights(counts: Floats) -> Floats:
+    """Return the weights of the classes, lengths by classes; rows add up to 1.
+
+    >>> length_weights(np.array([1.0, 99.0])).tolist()
+    [[1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
+    """
+    at = np.interp(np.log(np.maximum(counts, 1)), np.log(LENGTHS), np.arange(len(LENGTHS)))
+    return np.maximum(1 - np.abs(at[:, None] - np.arange(len(LENGTHS))), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +126,7 @@ class WordCalibration:
     other: float
     kinds: tuple[WordKind, ...]
     spread: float
-    # By class of length (see `core.lengths`): the kinds, then words for persons; none in earlier banks.
+    # By class of length (see `LENGTHS`): the kinds, then words for persons; none in earlier banks.
     lengths: tuple[tuple[WordKind, ...], ...] = ()
 
     def kind_of(self, stem: str) -> int | None:
@@ -104,7 +147,7 @@ class WordCalibration:
         value = self.reliability.get(stem, self.other)
         return value if value >= JUDGED else 0.0
 
-    def judge(self, evidence: Floats, kind: Ints, counts: Floats) -> tuple[Floats, Floats]:
+    def judge(self, evidence: Floats, kind: npt.NDArray[np.int64], counts: Floats) -> tuple[Floats, Floats]:
         """P-values and probabilities of words, in captions with `counts` content words.
 
         The p-value is the share of true words of the same kind, in captions of this length, whose evidence is at most
@@ -133,24 +176,6 @@ class WordCalibration:
             p_values[here] = by_length(counts[here], rank)
             odds[here] = by_length(counts[here], log_odds)
         return p_values, 1 / (1 + np.exp(-odds) * (1 - PRIOR) / PRIOR)
-
-    def p_values(self, evidence: WordNumbers, kind: WordKinds) -> WordNumbers:
-        """The share of true words of the same kind whose evidence is at most that of each word.
-
-        >>> kind = WordKind(0.1, (0.0, 1.0, 2.0), 1.0, 0.0)
-        >>> WordCalibration({}, 0.2, (kind,), 2.0).p_values(np.array([-1.0, 0.5, 9.0]), np.array([0, 0, 0])).tolist()
-        [0.0, 0.25, 1.0]
-        """
-        p_values = np.empty(evidence.shape)
-        for number, chosen in enumerate(self.kinds):
-            here = kind == number
-            values, quantiles = evidence[here], np.array(chosen.quantiles)
-            # The rank among the quantiles, linear between them.
-            after = np.clip(np.searchsorted(quantiles, values), 1, len(quantiles) - 1)
-            low, high = quantiles[after - 1], quantiles[after]
-            share = np.clip((values - low) / np.maximum(high - low, 1e-12), 0, 1)
-            p_values[here] = (after - 1 + share) / (len(quantiles) - 1)
-        return p_values
 
     def probabilities(self, evidence: WordNumbers, kind: WordKinds) -> WordNumbers:
         """The probability that each word is true, if a share `PRIOR` of words is."""
@@ -250,7 +275,7 @@ class Match:
 
     coefficients: tuple[float, float, float, float]
     settings: str
-    # Constant and slope by class of length (see `core.lengths`), used instead; none in earlier banks.
+    # Constant and slope by class of length (see `LENGTHS`), used instead; none in earlier banks.
     lengths: tuple[tuple[float, float], ...] = ()
 
     def __call__(

@@ -18,7 +18,7 @@ from msdscore.core.evidence import TYPICAL, ZERO
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.maps import pixels
 from msdscore.explain.presentation import BLUEST, CHECK, PALEST, Role, finding, p_text
-from msdscore.explain.terms import Attribution
+from msdscore.explain.terms import CARRIED, Attribution
 from msdscore.forms.base import Floats, Unit
 from msdscore.forms.registry import facts_of, score_name
 
@@ -243,31 +243,52 @@ def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[di
     Omissions that have no weight in any score have a separate scale; values below zero are regions that a caption
     mentions.
     """
-    betas = [item.terms.beta for item in items]
-    scored = any(beta > 0 for beta in betas)
     shown = items[0].presentation.maps
     values: list[dict[Role, Floats]] = [
         {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map} for item in items
     ]
-    has_mentions = [bool(own["omission"].min() < 0) for own in values]
-    maps: list[dict[Role, Map]] = [{} for _ in items]
-    for role in roles or shown:
-        is_omission = role == "omission"
-        together = shown if scored else (role,) if is_omission else ("support", "penalty")
-        limit = max(float(np.abs(own[name]).max()) for own in values for name in together)
-        signed = is_omission and any(has_mentions)
-        carried = items[0].projection == "carried"
-        unit = items[0].presentation.map_unit if carried else "nats"
-        low, high = (f"mentioned −{limit:.2g}", f"+{limit:.2g} nats") if signed else ("0", f"{limit:.2g} {unit}")
-        for number in range(len(items)):
-            title = TITLES[role] if carried or is_omission else _EFFECTS[role]
-            if is_omission and betas[number] == 0:
-                title = "not mentioned (unscored)"
-            elif is_omission and has_mentions[number]:
-                title = "mentioned or not"
-            below: Role | None = "support" if signed else None
-            maps[number][role] = Map(role, title, values[number][role], limit, low, high, below)
-    return maps
+    if any(item.terms.beta > 0 for item in items):
+        scales: tuple[tuple[Role, ...], ...] = (shown,)
+    else:
+        scales = (("support", "penalty"), ("omission",))
+    limits = {
+        role: max(float(np.abs(own[name]).max()) for own in values for name in together)
+        for together in scales
+        for role in together
+    }
+    signed = any(_has_mentions(own["omission"]) for own in values)
+    return [
+        {
+            role: _omissions(item, own["omission"], limits[role], signed=signed)
+            if role == "omission"
+            else _effects(item, role, own[role], limits[role])
+            for role in roles or shown
+        }
+        for item, own in zip(items, values, strict=True)
+    ]
+
+
+def _has_mentions(omissions: Floats) -> bool:
+    return bool(omissions.min() < 0)
+
+
+def _omissions(item: Attribution, values: Floats, limit: float, *, signed: bool) -> Map:
+    """Return the map of omissions; `signed` if a caption shown with it has values below zero."""
+    title = TITLES["omission"]
+    if item.terms.beta == 0:
+        title = "not mentioned (unscored)"
+    elif _has_mentions(values):
+        title = "mentioned or not"
+    if signed:
+        return Map("omission", title, values, limit, f"mentioned −{limit:.2g}", f"+{limit:.2g} nats", "support")
+    return Map("omission", title, values, limit, "0", f"{limit:.2g} nats")
+
+
+def _effects(item: Attribution, role: Role, values: Floats, limit: float) -> Map:
+    """Return the map of regions that support or contradict the caption."""
+    carried = item.projection == CARRIED
+    unit = item.presentation.map_unit if carried else "nats"
+    return Map(role, TITLES[role] if carried else _EFFECTS[role], values, limit, "0", f"{limit:.2g} {unit}")
 
 
 def word_map(item: Attribution, unit: Unit) -> Map:

@@ -1,7 +1,7 @@
 """Terms of a score projected onto the image: regions that support the caption, contradict it, or are omitted by it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -121,15 +121,11 @@ def influence(terms: MapTerms) -> Regions:
     Coverage is a mean over patches, so removing one changes it by its distance from the mean; support falls with the
     image's density at the tokens. An increase supports the caption, a decrease contradicts it.
     """
-    return _both_ways(terms, -(terms.shares @ terms.removal))
+    return both_ways(terms, -(terms.shares @ terms.removal))
 
 
-def kernel(terms: MapTerms) -> Regions:
-    """`influence` with every patch as a separate component: affinities minus their mean replace removals."""
-    return _both_ways(terms, terms.shares @ terms.affinity - 1 / len(terms.coverage))
-
-
-def _both_ways(terms: MapTerms, along_tokens: Floats) -> Regions:
+def both_ways(terms: MapTerms, along_tokens: Floats) -> Regions:
+    """Return the increase of the local divergence along the patches, and along the tokens as computed."""
     count = len(terms.coverage)
     ratios = count * terms.coverage
     along_patches = (ratios.mean() - ratios) / max(count - 1, 1)
@@ -142,23 +138,9 @@ def carried(terms: MapTerms) -> Regions:
     return Regions(np.maximum(-terms.support, 0) @ terms.affinity, np.maximum(terms.support, 0) @ terms.affinity)
 
 
-def centred(terms: MapTerms) -> Regions:
-    """`carried` for token terms minus their mean over the caption."""
-    return carried(replace(terms, support=terms.support - terms.support.mean()))
-
-
-def contrasted(terms: MapTerms) -> Regions:
-    """Token terms minus their mean, spread over the patches by affinity, both signs in one map."""
-    lean = (terms.support - terms.support.mean()) @ terms.affinity
-    return Regions(-lean, lean)
-
-
 PROJECTIONS: dict[str, Callable[[MapTerms], Regions]] = {
     "influence": influence,
-    "kernel": kernel,
     "carried": carried,
-    "centred": centred,
-    "contrasted": contrasted,
 }
 
 

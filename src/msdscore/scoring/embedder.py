@@ -36,14 +36,14 @@ MOST_TEXTS = (128, 256)
 class Embedded:
     """Embedded items: item i is row `rows[i]` of `batch`, or has an error in `errors`; equal captions share a row.
 
-    `keys` has one key per row, `captions` one text per row (none for images). `batch` is None if no item could be
-    embedded.
+    `image_keys` has one key per row of images, `captions` one text per row of captions. `batch` is None if no item
+    could be embedded.
     """
 
     batch: Embeddings | None
     rows: tuple[int | None, ...]
     errors: Mapping[int, RowError]
-    keys: tuple[int, ...]
+    image_keys: tuple[int, ...] = ()
     captions: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -54,6 +54,11 @@ class Embedded:
         """The batch; at least one item must have been embedded."""
         assert self.batch is not None, "no item was embedded; check the errors first"
         return self.batch
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """One integer per row, computed from the content of the item."""
+        return self.image_keys or tuple(map(text_key, self.captions))
 
     def row(self, item: int) -> int:
         """Return the row of an item that was embedded."""
@@ -139,8 +144,7 @@ class Embedder:
             batch,
             tuple(rows[index] for index in indices),
             {item: errors[index] for item, index in enumerate(indices) if index in errors},
-            tuple(map(text_key, captions)),
-            captions,
+            captions=captions,
         )
 
     def _checked(self, encoded: EncodedItems, no_points: Callable[[int], RowError], *, wait: bool) -> EncodedItems:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.evidence import WordCalibration, WordKind
-from msdscore.core.lengths import LENGTHS, length_class, length_weights
+from msdscore.core.evidence import LENGTHS, WordCalibration, WordKind, length_class, length_weights
 from msdscore.scoring.logistic import fit_logistic
 from msdscore.text.judged import PERSONS
 from msdscore.text.parts import parts

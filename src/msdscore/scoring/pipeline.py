@@ -238,11 +238,14 @@ class Pipeline:
                 results[item] = comparisons.get(item, ReferenceComparison()).alone(length, windows, warnings)
 
     def _side(self, embedded: Embedded) -> Embeddings:
-        """Return vectors with the keys of their items; points that were computed in half precision are float16.
+        """Return vectors, with the keys of their items if they seed random starts of mixtures.
 
-        They have no more precision than that, and comparisons are faster.
+        Points that were computed in half precision are float16: they have no more precision than that, and comparisons
+        are faster.
         """
-        batch = replace(embedded.vectors, keys=integers(embedded.keys, like=embedded.vectors.mask))
+        batch = embedded.vectors
+        if self.decoder.keyed:
+            batch = replace(batch, keys=integers(embedded.keys, like=batch.mask))
         return replace(batch, points=batch.points.half()) if computes_in_half(self.encoder) else batch
 
 

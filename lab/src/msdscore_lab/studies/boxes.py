@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
-from msdscore.explain.maps import PROJECTIONS, SURE, MapTerms, centre, region, sharpened
+from msdscore.explain.maps import SURE, MapTerms, centre, region, sharpened
 from msdscore.explain.terms import terms_of
 from msdscore.forms.base import Unit
 from msdscore.intervals import bootstrap_mean
@@ -22,6 +22,7 @@ from msdscore.text.words import stem
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore_lab.studies.context import Study, every_nth
+from msdscore_lab.studies.faithfulness import PROJECTIONS
 from msdscore_lab.studies.table import Column, Row, Table, per_cent
 from msdscore_lab.studies.words import read_synonyms
 

@@ -20,7 +20,8 @@ from PIL import Image
 from msdscore.core.arrays import from_numpy, to_numpy
 from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
-from msdscore.explain.maps import PROJECTIONS, Regions
+from msdscore.explain.maps import PROJECTIONS as SHOWN
+from msdscore.explain.maps import MapTerms, Regions, both_ways, carried
 from msdscore.explain.terms import image_of, terms_of
 from msdscore.forms.base import Measurement
 from msdscore.intervals import bootstrap_mean
@@ -64,6 +65,32 @@ class MeasuredPairs:
         """Return the patches of a caption's image, the most important ones of its map first."""
         regions = self.regions[caption]
         return np.argsort(-(regions.support if caption % 2 == 0 else regions.penalty), kind="stable")
+
+
+def kernel(terms: MapTerms) -> Regions:
+    """`influence` with every patch as a separate component: affinities minus their mean replace removals."""
+    return both_ways(terms, terms.shares @ terms.affinity - 1 / len(terms.coverage))
+
+
+def centred(terms: MapTerms) -> Regions:
+    """`carried` for token terms minus their mean over the caption."""
+    return carried(replace(terms, support=terms.support - terms.support.mean()))
+
+
+def contrasted(terms: MapTerms) -> Regions:
+    """Token terms minus their mean, spread over the patches by affinity, both signs in one map."""
+    lean = (terms.support - terms.support.mean()) @ terms.affinity
+    return Regions(-lean, lean)
+
+
+# Maps that users can choose, and others for comparison.
+PROJECTIONS: dict[str, Callable[[MapTerms], Regions]] = {
+    "influence": SHOWN["influence"],
+    "kernel": kernel,
+    "carried": carried,
+    "centred": centred,
+    "contrasted": contrasted,
+}
 
 
 def faithfulness(study: Study, *, every_projection: bool = False) -> list[Table]:
