@@ -22,7 +22,7 @@ from msdscore_lab.paper import evidence as evidence_page
 from msdscore_lab.paper import page as paper_page
 from msdscore_lab.paper import rehearsal
 from msdscore_lab.paper import run as paper_run
-from msdscore_lab.paper.rehearsal import write_benchmarks
+from msdscore_lab.paper.rehearsal_data import write_benchmarks
 from msdscore_lab.studies.registry import load_study
 
 

@@ -11,7 +11,8 @@ from msdscore.encoders.registry import list_encoders
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.results.result import read_result
 from msdscore_lab.paper import run as paper_run
-from msdscore_lab.paper.rehearsal import write_benchmarks, write_checkpoint
+from msdscore_lab.paper.rehearsal import write_checkpoint
+from msdscore_lab.paper.rehearsal_data import write_benchmarks
 from msdscore_lab.reproduce import campaign, studies
 from msdscore_lab.reproduce.__main__ import main
 from msdscore_lab.reproduce.published import COSINE, PUBLISHED

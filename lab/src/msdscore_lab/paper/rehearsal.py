@@ -1,22 +1,18 @@
-"""Checkpoints with random weights in the format of the published ones, and small benchmarks.
-
-They allow to test a reproduction offline; only the numbers differ.
-"""
+"""Checkpoints with random weights in the format of the published ones, to test a reproduction offline."""
 
 import json
-import random
+import shutil
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, ImageDraw
 
 from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, require
-from msdscore_lab.benchmarks.readers.battles import HUMAN_ORDER
+from msdscore_lab.paper.rehearsal_data import words
 
 Shape = Mapping[str, Any]
 _VIT_L = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
@@ -25,7 +21,7 @@ _SMALL = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12
 _LLAMA = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
 _CLIP_TEXT = {"vocab_size": 49408, "max_position_embeddings": 77}
 
-# From config.json of the published checkpoints; LongCLIP is an architecture of open_clip.
+# From the configurations of the published checkpoints; LongCLIP and RemoteCLIP are architectures of open_clip.
 FULL: Mapping[str, Shape] = {
     "clip-b32": {
         "text": {**_SMALL, **_CLIP_TEXT}, "vision": {**_BASE, "image_size": 224, "patch_size": 32}, "projection": 512,
@@ -35,6 +31,10 @@ FULL: Mapping[str, Shape] = {
     },
     "longclip-l": {"architecture": "ViT-L-14-quickgelu", "context": 248},
     "remoteclip-l14": {"architecture": "ViT-L-14", "context": 77},
+    "biomedclip": {
+        "vision": {"timm_model_name": "vit_base_patch16_224", "image_size": 224}, "projection": 512,
+        "text": {**_BASE, "vocab_size": 30522, "max_position_embeddings": 512}, "context": 256,
+    },
     "llama-7b": {"text": {**_LLAMA, "vocab_size": 32000, "max_position_embeddings": 2048}},
     "siglip2-base": {
         "text": {**_BASE, "vocab_size": 256000, "max_position_embeddings": 64},
@@ -48,13 +48,19 @@ FULL: Mapping[str, Shape] = {
 
 
 def write_checkpoint(folder: Path, name: str, shape: Shape | None = None, *, device: str = "cpu") -> Path:
-    """Write one checkpoint with random weights drawn on `device`, full-size unless another shape is passed."""
+    """Write one checkpoint with random weights drawn on `device`, full-size unless another shape is passed.
+
+    The folder appears complete or not at all.
+    """
     shape = FULL[name] if shape is None else shape
-    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     if "architecture" in shape:
-        _write_longclip(folder, find_row(name).options["file"], shape, device)
+        _write_openclip(partial, find_row(name).options["file"], shape, device)
     else:
-        _WRITERS[name.split("-")[0]](folder, shape, device)
+        _WRITERS[name.split("-")[0]](partial, shape, device)
+    partial.rename(folder)
     return folder
 
 
@@ -103,16 +109,37 @@ def _write_llama(folder: Path, shape: Shape, device: str) -> None:
     _save_model(transformers.LlamaForCausalLM, config, folder, device)
 
 
+def _write_biomedclip(folder: Path, shape: Shape, device: str) -> None:
+    """Write a folder as open_clip publishes it: a timm tower, and a BERT whose configuration is in `text`."""
+    open_clip, transformers = require("open_clip", extra="openclip"), require("transformers", extra="hf")
+    _save_bert_tokenizer(folder, shape["text"]["vocab_size"])
+    transformers.BertConfig(**shape["text"]).save_pretrained(folder / "text")
+    text = {
+        "hf_model_name": "text", "hf_tokenizer_name": "text", "hf_proj_type": "mlp",
+        "hf_pooler_type": "cls_last_hidden_state_pooler", "context_length": shape["context"],
+    }  # fmt: skip
+    vision = {"timm_pool": "", "timm_proj": "linear", **shape["vision"]}
+    config = {"embed_dim": shape["projection"], "vision_cfg": vision, "text_cfg": text}
+    own = {**text, "hf_model_name": str(folder / "text"), "hf_model_pretrained": False}
+    # Not on the meta device, on which timm cannot build its towers.
+    model = open_clip.CustomTextCLIP(**{**config, "vision_cfg": dict(vision), "text_cfg": own})
+    state = {name: tensor.contiguous().cpu() for name, tensor in _drawn(model, device).state_dict().items()}
+    require("safetensors.torch", extra="hf").save_file(state, folder / "open_clip_model.safetensors")
+    mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+    _write_json(folder / "open_clip_config.json", {"model_cfg": config, "preprocess_cfg": {"mean": mean, "std": std}})
+
+
 _WRITERS: Mapping[str, Callable[[Path, Shape, str], None]] = {
     "clip": _write_clip,
     "longclip": _write_clip,
     "siglip2": _write_siglip,
     "llava": _write_llava,
     "llama": _write_llama,
+    "biomedclip": _write_biomedclip,
 }
 
 
-def _write_longclip(folder: Path, file: str, shape: Shape, device: str) -> None:
+def _write_openclip(folder: Path, file: str, shape: Shape, device: str) -> None:
     """Write a state dict of open_clip; that of LongCLIP has two position embeddings."""
     open_clip = require("open_clip", extra="openclip")
     published = open_clip.get_model_config(shape["architecture"])
@@ -155,27 +182,47 @@ def _sizes(shape: Shape) -> dict[str, int]:
 
 
 def _save_clip_tokenizer(folder: Path, *, vocabulary: int, context: int) -> tuple[int, int, int]:
-    """Save a CLIP tokenizer: all bytes inside and at the end of words, unused tokens, two special tokens last."""
+    """Save a CLIP tokenizer: all bytes inside and at the end of words, words, unused tokens, two special tokens."""
     alphabet = require("tokenizers.pre_tokenizers", extra="hf").ByteLevel.alphabet()
     letters = sorted(alphabet)
     names = [*letters, *(letter + "</w>" for letter in letters)]
+    merges = _merges(([*word[:-1], f"{word[-1]}</w>"] for word in words()), names, vocabulary - 2 - len(names))
+    names += ["".join(pair) for pair in merges]
     names += [f"<unused{number}>" for number in range(vocabulary - 2 - len(names))]
     names += ["<|startoftext|>", "<|endoftext|>"]
     _write_json(folder / "vocab.json", {piece: number for number, piece in enumerate(names)})
-    (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "CLIPTokenizer", "model_max_length": context})
     require("transformers", extra="hf").CLIPTokenizerFast.from_pretrained(folder).save_pretrained(folder)
     return len(names), len(names) - 2, len(names) - 1
 
 
+def _merges(symbols: Iterable[Sequence[str]], known: Sequence[str], limit: int) -> list[tuple[str, str]]:
+    """Return merges, at most `limit`, that join the symbols of each word from left to right.
+
+    >>> _merges([["a", "t", "e</w>"], ["a", "t</w>"]], ["a", "t", "e</w>", "t</w>"], 9)
+    [('a', 't'), ('at', 'e</w>'), ('a', 't</w>')]
+    """
+    merges: dict[str, tuple[str, str]] = {}
+    for word in symbols:
+        for end in range(1, len(word)):
+            pair = "".join(word[:end]), word[end]
+            if "".join(pair) not in known:
+                merges.setdefault("".join(pair), pair)
+    return list(merges.values())[: max(0, limit)]
+
+
 def _save_byte_tokenizer(folder: Path, names: list[str], template: str, size: int, config: Mapping[str, Any]) -> None:
-    """Save a tokenizer of letters with byte fallback, and unused tokens up to the vocabulary size."""
+    """Save a tokenizer of letters with byte fallback, words, and unused tokens up to the vocabulary size."""
     tokenizers = require("tokenizers", extra="hf")
     tokens = [*names, *(f"<0x{number:02X}>" for number in range(256)), "▁", *string.ascii_letters]
+    merges = _merges((["▁", *word] for word in words()), tokens, size - len(tokens))
+    tokens += ["".join(pair) for pair in merges]
     tokens += [f"<unused{number}>" for number in range(size - len(tokens))]
     table = {token: number for number, token in enumerate(tokens)}
     tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.BPE(table, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+        tokenizers.models.BPE(table, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
     tokenizer.normalizer = tokenizers.normalizers.Replace(" ", "▁")
     marks = [(name, table[name]) for name in template.split() if name in table]
@@ -185,144 +232,20 @@ def _save_byte_tokenizer(folder: Path, names: list[str], template: str, size: in
     _write_json(folder / "tokenizer_config.json", {**config, **special})
 
 
+def _save_bert_tokenizer(folder: Path, size: int) -> None:
+    """Save a WordPiece tokenizer of words, letters and unused tokens."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = string.ascii_lowercase + string.digits + string.punctuation
+    names = list(dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), *words()]))[:size]
+    names += [f"[unused{number}]" for number in range(size - len(names))]
+    (folder / "vocab.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    require("transformers", extra="hf").BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+
+
 def _save_processor(folder: Path, kind: str, side: int, *, crop: bool) -> None:
     square = {"height": side, "width": side}
     sizes = {"size": {"shortest_edge": side}, "crop_size": square} if crop else {"size": square}
     getattr(require("transformers", extra="hf"), kind)(**sizes).save_pretrained(folder)
-
-
-_COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black")
-_SHAPES = ("square", "ball", "box")
-_SYSTEMS = tuple(name for name in HUMAN_ORDER if name != "human")[:3]  # model names of CapArena
-_SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
-
-
-def write_benchmarks(folder: Path, *, images: int = 8, size: tuple[int, int] = (320, 240)) -> Path:
-    """Write benchmarks of drawn scenes, three in their released formats, the others as rows, and all other inputs.
-
-    SugarCrepe has seven pairs per image, the others one item or a few.
-    """
-    draw = random.Random(0)
-    scenes = [(draw.choice(_COLOURS), draw.choice(_COLOURS), draw.choice(_SHAPES)) for _ in range(images)]
-    _write_sugarcrepe(folder / "sugarcrepe", scenes, size)
-    _write_expert(folder / "flickr8k-expert", scenes, size)
-    _write_pascal(folder / "pascal50s", scenes, size)
-    for name in ("flickr8k-cf", "composite", "caparena", "docent", "coco-cf"):
-        _write_rows(folder / name, name, scenes, size)
-    for name in ("rsicd", "rocov2"):
-        _write_captions(folder / name / f"{name}.jsonl", scenes, size)
-    _write_captions(folder / "captions.jsonl", scenes, size)
-    _write_captions(folder / "captioners.jsonl", scenes, size, systems=("GPT-4o-mini", "LLaVA-1.5-7B"))
-    _write_chat(folder, scenes, size)
-    return folder
-
-
-def _write_captions(
-    path: Path, scenes: list[tuple[str, str, str]], size: tuple[int, int], systems: tuple[str, ...] = ()
-) -> None:
-    """Write images with captions, one per system if there are several."""
-    names = [f"scene_{number}.jpg" for number in range(len(scenes))]
-    _draw_all(path.parent, names, scenes, size)
-    rows: list[dict[str, Any]] = [
-        {"id": f"{number} {system}".strip(), "image": name, "caption": f"{_caption(scene)}{' ' + system if at else ''}"}
-        | ({"system": system} if system else {})
-        for number, (name, scene) in enumerate(zip(names, scenes, strict=True))
-        for at, system in enumerate(systems or ("",))
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def _write_chat(folder: Path, scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
-    """Write captioned images in the format of CC3M-595K: `chat.json` and `images`."""
-    names = [f"{number:09d}.jpg" for number in range(len(scenes))]
-    _draw_all(folder / "images", names, scenes, size)
-    chats = [
-        {"id": name, "image": name, "conversations": [
-            {"from": "human", "value": "<image>\nDescribe the image."}, {"from": "gpt", "value": _caption(scene)}]}
-        for name, scene in zip(names, scenes, strict=True)
-    ]  # fmt: skip
-    _write_json(folder / "chat.json", chats)
-
-
-def _write_sugarcrepe(folder: Path, scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
-    _draw_all(folder / "val2017", [f"{number:012d}.jpg" for number in range(len(scenes))], scenes, size)
-    for index, subset in enumerate(_SUBSETS):
-        rows = {
-            str(2 * number): {
-                "filename": f"{number:012d}.jpg",
-                "caption": _caption(scene),
-                "negative_caption": _caption(scenes[(number + index + 1) % len(scenes)]) + " on a table",
-            }
-            for number, scene in enumerate(scenes)
-        }
-        _write_json(folder / "data" / f"{subset}.json", rows)
-
-
-def _write_expert(folder: Path, scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
-    names = [f"{number}_ab.jpg" for number in range(len(scenes))]
-    _draw_all(folder / "Flicker8k_Dataset", names, scenes, size)
-    tokens = [
-        f"{name}#{k}\t{_caption(scene)} number {number} {k} ."
-        for number, (name, scene) in enumerate(zip(names, scenes, strict=True))
-        for k in range(5)
-    ]
-    ratings = [
-        f"{name}\t{names[(number + step) % len(names)]}#{step}\t{rating}\t{rating}\t{max(1, rating - 1)}"
-        for number, name in enumerate(names)
-        for step, rating in ((1, 3), (2, 2), (3, 1))
-    ]
-    (folder / "Flickr8k.token.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
-    (folder / "ExpertAnnotations.txt").write_text("\n".join(ratings) + "\n", encoding="utf-8")
-
-
-def _write_pascal(folder: Path, scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
-    names = [f"2008_{number:06d}.jpg" for number in range(len(scenes))]
-    _draw_all(folder / "JPEGImages", names, scenes, size)
-    categories: dict[str, list[dict[str, Any]]] = {category: [] for category in ("HC", "HI", "HM", "MM")}
-    for number, (name, scene) in enumerate(zip(names, scenes, strict=True)):
-        wrong = _caption(scenes[(number + 1) % len(scenes)]) + " in the rain"
-        row = {"image": name, "captions": [wrong, _caption(scene)], "label": 1, "references": [_caption(scene)] * 5}
-        list(categories.values())[number % len(categories)].append(row)
-    _write_json(folder / "pascal_50s.json", categories)
-
-
-def _write_rows(folder: Path, name: str, scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
-    """Write a benchmark as rows, which every reader accepts."""
-    names = [f"{number}.jpg" for number in range(len(scenes))]
-    _draw_all(folder / "images", names, scenes, size)
-    rows = []
-    for number, (file, scene) in enumerate(zip(names, scenes, strict=True)):
-        right, wrong = _caption(scene), _caption(scenes[(number + 1) % len(scenes)]) + " in the rain"
-        row: dict[str, Any] = {"id": str(number), "image": file, "subset": ("easy", "hard")[number % 2]}
-        aspects = dict.fromkeys(("mistakes", "omissions", "overall_quality"), 1 - number % 3)
-        first, second = number % 3, (number + 1) % 3  # systems in the order of their human rank
-        battle: dict[str, Any] = {
-            "caption_a": right, "caption_b": wrong, "winner": "a" if first < second else "b",
-            "system_a": _SYSTEMS[first], "system_b": _SYSTEMS[second], "level": f"level {number % 4 + 1}",
-        }  # fmt: skip
-        kinds: dict[str, dict[str, Any]] = {
-            "caparena": battle, "docent": battle | {"aspects": aspects},
-            "coco-cf": {"caption": right, "negative_caption": wrong},
-        }  # fmt: skip
-        row |= kinds.get(name, {"caption": (right, wrong)[number % 2], "ratings": [1.0 - number % 2]})
-        rows.append(json.dumps(row))
-    (folder / f"{name.replace('-', '_')}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-
-
-def _draw_all(folder: Path, names: list[str], scenes: list[tuple[str, str, str]], size: tuple[int, int]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    width, height = size
-    for number, (name, (ground, colour, shape)) in enumerate(zip(names, scenes, strict=True)):
-        image = Image.new("RGB", size, ground)
-        pen, left, top = ImageDraw.Draw(image), number * 7 % (width // 2), number * 5 % (height // 2)
-        outline = (left, top, left + width // 3, top + height // 3)
-        (pen.ellipse if shape == "ball" else pen.rectangle)(outline, fill=colour)
-        image.save(folder / name, quality=90)
-
-
-def _caption(scene: tuple[str, str, str]) -> str:
-    ground, colour, shape = scene
-    return f"a {colour} {shape} before a {ground} wall"
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -14,8 +14,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -24,9 +24,10 @@ from click import ClickException
 
 from msdscore.cli.app import app
 from msdscore.encoders.registry import find_row
-from msdscore.errors import ConfigError, MSDScoreError, UnknownNameError
+from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, UnknownNameError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.outputs.targets import MARK
+from msdscore_lab.align.recipe import Recipe, load_recipe
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import captioned_images
 from msdscore_lab.benchmarks.results.grids import Grid, markdown
@@ -35,10 +36,11 @@ from msdscore_lab.paper import page as paper_page
 from msdscore_lab.paper import published
 from msdscore_lab.paper.tables import ALIGNED, TABLES, by_captioner
 
-PAGE, TEX, RECORD, TIMES = "paper.md", "paper.tex", "run.json", "times.json"  # times: seconds of each step of this run
+PAGE, TEX, RECORD, TIMES = "paper.md", "paper.tex", "run.json", "times.json"
 CAPTIONS = "{data}/captions.jsonl"
 SOME_FAILED, STOPPED = 3, 128  # exit codes: a step without a result; a signal, plus its number
 HELD_OUT = 1000  # pairs of the paper's tuning
+_PAIRS_PER_IMAGE = 7  # of SugarCrepe in a dry run
 _METRICS = ("clipscore", "cosine", "coverage", "support", "bi-kl", "msd", "soft-msd")
 RANDOM = "random weights: no number on this page is a result"
 MAIN, PLAIN = "{main}", "{encoder}"  # encoders of a step: with the aligner if there is one, or without
@@ -155,8 +157,9 @@ def _more(study: str, args: argparse.Namespace) -> list[str]:
     if study == "backbones":
         contrastive = [name for name in args.also if name not in (*VLMS, *DOMAINS, LONG)]
         return [word for name in contrastive for word in ("--also", local_encoder(args.local, name)[0])]
-    if study == "tune" and args.limit and args.limit <= HELD_OUT:
-        return ["--held-out", str(args.limit // 2)]
+    pairs = args.limit or (_PAIRS_PER_IMAGE * args.items if args.random_weights else 0)
+    if study == "tune" and 0 < pairs < 2 * HELD_OUT:
+        return ["--held-out", str(pairs // 2)]
     if study != "reconstruction":
         return []
     encoder, language = (local_encoder(args.local, name)[0] for name in (args.encoder, LANGUAGE))
@@ -399,20 +402,47 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _rehearse(args: argparse.Namespace) -> None:
-    """Write checkpoints of the real shapes with random weights, and benchmarks of drawn scenes, for a dry run."""
-    from msdscore_lab.paper.rehearsal import FULL, write_benchmarks, write_checkpoint
+    """Write checkpoints of the real shapes with random weights, and benchmarks of drawn scenes, for a dry run.
 
-    folder = args.output / "random"
+    A checkpoint whose library is missing is reported; its steps then fail with the same reason.
+    """
+    from msdscore_lab.paper.rehearsal import FULL, write_checkpoint
+    from msdscore_lab.paper.rehearsal_data import write_benchmarks
+
+    folder, times = args.output / "random", args.output / TIMES
     args.local, args.data = folder / "checkpoints", folder / "data"
+    if args.items < load_recipe(Recipe, "paper").train.batch:
+        args.recipe_set = [f"train.batch={args.items}", *args.recipe_set]
+    folder.mkdir(parents=True, exist_ok=True)
     if not args.data.is_dir():
         sys.stderr.write("drawing benchmarks\n")
-        write_benchmarks(args.data, images=args.items, size=(640, 480))
+        with timed(times, "drawing benchmarks"):
+            write_benchmarks(args.data, images=args.items, size=(640, 480))
     device = "cuda" if args.device.startswith("cuda") else "cpu"
     trained = (LANGUAGE,) if not args.only or "reconstruction" in args.only else ()
     for name in dict.fromkeys((args.encoder, *args.also, *args.judge, *trained)):
         if name in FULL and not (args.local / name).is_dir():
             sys.stderr.write(f"drawing weights of {name}\n")
-            write_checkpoint(args.local / name, name, device=device)
+            try:
+                with timed(times, f"drawing weights of {name}"):
+                    write_checkpoint(args.local / name, name, device=device)
+            except MissingExtraError as error:
+                sys.stderr.write(f"{name}: {error}\n")
+
+
+@contextmanager
+def timed(path: Path, name: str) -> Iterator[None]:
+    """Add the seconds of a step to a JSON file; they are null while it runs, and `runs` counts interrupted runs too."""
+    times = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    runs, start = times.get(name, {}).get("runs", 0) + 1, time.monotonic()
+
+    def write(seconds: float | None) -> None:
+        content = json.dumps({**times, name: {"seconds": seconds, "runs": runs}}, indent=1)
+        write_bytes(path, content.encode(), folder=path.parent)
+
+    write(None)
+    yield
+    write(round(time.monotonic() - start, 1))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -425,19 +455,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MSDScoreError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    reasons, times = dict[str, str](), dict[str, float]()
+    reasons: dict[str, str] = {}
     for step in steps_of(args):
         if not args.only or step.name in args.only:
             start = time.monotonic()
+            finished = (step.folder(args) / step.output).is_file()
             try:
-                reasons[step.name] = run_step(step, args)
+                with nullcontext() if finished else timed(args.output / TIMES, step.name):
+                    reasons[step.name] = run_step(step, args)
             except KeyboardInterrupt:
                 sys.stderr.write(f"{step.name}: stopped; the same command resumes here\n")
                 return STOPPED + signal.SIGINT
-            times[step.name] = round(time.monotonic() - start, 1)
             outcome = f"not run: {reasons[step.name]}" if reasons[step.name] else f"{time.monotonic() - start:.0f} s"
             sys.stderr.write(f"{step.name}: {outcome}\n")
             write_pages(args, reasons)
-            write_bytes(args.output / TIMES, json.dumps(times, indent=1).encode(), folder=args.output)
     sys.stdout.write(f"{args.output / PAGE}: {sum(not why for why in reasons.values())} of {len(reasons)} steps\n")
     return SOME_FAILED if any(reasons.values()) else 0
