@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,10 @@ from msdscore.scorer import Scorer
 from msdscore_lab.align.export import export
 from msdscore_lab.align.run.parts import TrainOptions
 from msdscore_lab.align.run.train import train
+from msdscore_lab.benchmarks.base import image_source
+from msdscore_lab.benchmarks.readers.battles import read_docent_spans
+from msdscore_lab.benchmarks.readers.rows import find_rows
+from msdscore_lab.benchmarks.registry import load
 from msdscore_lab.benchmarks.results.result import read_result
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore_lab.benchmarks.run.runner import run_benchmark
@@ -236,7 +242,61 @@ def test_dry_run_draws_weights_and_data_and_says_so(tmp_path, monkeypatch):
     tiny = {"text": text, "vision": {**tower, "image_size": 32, "patch_size": 8}, "projection": 24}
     monkeypatch.setattr(rehearsal, "FULL", {"clip-l14": tiny})
     command = ["--random-weights", "--items", "3", "--device", "cpu", "--samples", "5", "-o", str(tmp_path / "out")]
-    assert paper_run.main([*command, "--only", "coco-cf"]) == 0
+    half = tmp_path / "out" / "random" / "checkpoints" / "clip-l14.partial"
+    half.mkdir(parents=True)  # as after a kill
+    assert paper_run.main([*command, "--only", "coco-cf", "--only", "captioners"]) == 0
+    assert not half.exists()
     for name in ("paper.md", "paper.tex"):
         assert paper_run.RANDOM in (tmp_path / "out" / name).read_text()
-    assert set(json.loads((tmp_path / "out" / "times.json").read_text())) == {"coco-cf"}
+    assert "| easy/llava |" in (tmp_path / "out" / "paper.md").read_text()
+    times = json.loads((tmp_path / "out" / "times.json").read_text())
+    assert list(times) == ["drawing benchmarks", "drawing weights of clip-l14", "coco-cf", "captioners"]
+    # A step that a kill interrupted runs again; the times of finished steps are not changed.
+    (tmp_path / "out" / "captioners" / "coco-cf.json").unlink()
+    times["captioners"]["seconds"] = None
+    (tmp_path / "out" / "times.json").write_text(json.dumps(times))
+    assert paper_run.main([*command, "--only", "coco-cf", "--only", "captioners"]) == 0
+    again = json.loads((tmp_path / "out" / "times.json").read_text())
+    assert again["captioners"]["seconds"] is not None
+    assert again["captioners"]["runs"] == 2
+    assert {name: again[name] for name in times if name != "captioners"} == {
+        name: times[name] for name in times if name != "captioners"
+    }
+
+
+def test_dry_run_without_open_clip_reports_it_and_continues(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    command = ["--random-weights", "--items", "3", "--device", "cpu", "--samples", "5", "-o", str(tmp_path / "out")]
+    command += ["-e", "toy", "--also", "remoteclip-l14", "--only", "rsicd-remoteclip-l14", "--only", "coco-cf"]
+    assert paper_run.main(command) == paper_run.SOME_FAILED
+    lines = capsys.readouterr().err.splitlines()
+    needed = "open_clip is needed here; install it with: pip install 'msdscore[openclip]'"
+    assert f"remoteclip-l14: {needed}" in lines
+    assert f"rsicd-remoteclip-l14: not run: {needed}" in lines
+    assert "Not run: rsicd-remoteclip-l14." in (tmp_path / "out" / "paper.md").read_text()
+
+
+def test_rehearsal_writes_all_benchmarks_in_released_formats(tmp_path):
+    write_benchmarks(tmp_path, images=6, size=(48, 40))
+    counts = {"sugarcrepe": 42, "flickr8k-expert": 18, "flickr8k-cf": 18, "composite": 18, "pascal50s": 6}
+    counts |= {"caparena": 6, "docent": 6, "coco-cf": 12, "rsicd": 6, "rocov2": 6}
+    for name, count in counts.items():
+        items = load(name, tmp_path / name).items
+        assert len(items) == count, name
+        assert find_rows(tmp_path / name, name) is None, name  # read from the released files
+        assert {_size(item.image) for item in items} == {(48, 40)}, name
+    assert {item.subset for item in load("coco-cf", tmp_path / "coco-cf", by="captioner").items} == {
+        "easy/llava", "easy/qwen-vl", "hard/llava", "hard/qwen-vl",
+    }  # fmt: skip
+    (battle, *_) = load("caparena", tmp_path / "caparena").items
+    assert battle.references
+    assert len(battle.caption_a.split()) > 80
+    (marked, *_) = read_docent_spans(tmp_path / "docent")
+    ((start, end),) = marked.spans
+    assert marked.caption[start:end] == "a small dog sleeps next to it."
+
+
+def _size(image):
+    content = image_source(image)
+    with Image.open(BytesIO(content) if isinstance(content, bytes) else content) as opened:
+        return opened.size

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from msdscore.encoders.registry import list_encoders
+from msdscore.encoders.registry import find_row, list_encoders
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.results.result import read_result
 from msdscore_lab.paper import run as paper_run
@@ -29,12 +29,18 @@ TINY = {
         "text": {**TOWER, "vocab_size": 400, "max_position_embeddings": 128},
         "vision": {**VISION, "projection_dim": 32},
     },
-}
+    # As a folder of transformers; the published file is one of open_clip.
+    "remoteclip-l14": {"text": CLIP_TEXT, "vision": VISION, "projection": 24},
+    "biomedclip": {
+        "vision": {"timm_model_name": "test_vit", "image_size": 160}, "projection": 24,
+        "text": {**TOWER, "vocab_size": 400, "max_position_embeddings": 128}, "context": 128,
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory):
-    """Write tiny checkpoints of all five encoders, and the three benchmarks."""
+    """Write tiny checkpoints of all encoders, and all benchmarks."""
     folder = tmp_path_factory.mktemp("rehearsal")
     write_benchmarks(folder / "data", images=4, size=(48, 40))
     for name, shape in TINY.items():
@@ -49,12 +55,12 @@ def _run(folder, output, *more):
 
 @pytest.mark.slow
 def test_run_command_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys, monkeypatch):
-    chosen = [word for name in campaign.GENERAL for word in ("-e", name)]
-    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none", *chosen) == 0
+    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none") == 0
     written = json.loads((tmp_path / "reproduce.json").read_text())
     cells = written["cells"]
     runs = {(e, b) for e in campaign.GENERAL for b in campaign.EVERY} | {("llava-1.5-7b", "caparena")}
     runs |= {("clip-l14", b) for b in ("flickr8k-cf", "composite", "docent", "coco-cf")}
+    runs |= {("remoteclip-l14", "rsicd"), ("biomedclip", "rocov2")}
     assert {(cell["encoder"], cell["benchmark"]) for cell in cells} == runs
     assert all("init:sample" in cell["signature"] for cell in cells if cell["metric"] == "msd")  # preset paper
     assert all(cell["signature"] and cell["command"] for cell in cells)
@@ -73,7 +79,7 @@ def test_run_command_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys,
     assert page.count("$ msdscore bench ") == len(runs)
     # The same command again loads no encoder and writes the same pages.
     monkeypatch.setattr(campaign, "load_encoder", lambda *_, **__: pytest.fail("loaded an encoder"))
-    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none", *chosen) == 0
+    assert _run(rehearsal, tmp_path, "--samples", "10", "--study", "none") == 0
     assert (tmp_path / "reproduce.md").read_text() == page
     assert "0 missing" in capsys.readouterr().out
 
@@ -213,6 +219,14 @@ def test_published_values_have_a_source_and_a_benchmark():
     assert all(one.source and one.reason and one.digits in (1, 2) for one in PUBLISHED)
     assert all(round(one.value, one.digits) == one.value for one in PUBLISHED)
     assert {one.encoder for one in PUBLISHED} <= set(campaign.ENCODERS)
+
+
+def test_remoteclip_file_is_loaded_through_open_clip(tmp_path):
+    file = find_row("remoteclip-l14").options["file"]
+    (tmp_path / file).touch()
+    asked = campaign.Campaign(data=tmp_path, output=tmp_path, checkpoints={"remoteclip-l14": tmp_path})
+    spec = campaign.encoder_spec(asked, "remoteclip-l14")
+    assert (spec.encoder, spec.options) == (f"open_clip:ViT-L-14/{tmp_path}/{file}", ())
 
 
 def test_longclip_file_is_loaded_through_open_clip(tmp_path):

@@ -131,7 +131,8 @@ def _write_biomedclip(folder: Path, shape: Shape, device: str) -> None:
 
 _WRITERS: Mapping[str, Callable[[Path, Shape, str], None]] = {
     "clip": _write_clip,
-    "longclip": _write_clip,
+    "longclip": _write_clip,  # of other shapes; the published file is one of open_clip
+    "remoteclip": _write_clip,
     "siglip2": _write_siglip,
     "llava": _write_llava,
     "llama": _write_llama,

@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from click import ClickException
 
@@ -123,23 +124,26 @@ def aligner(args: argparse.Namespace) -> Path | None:
     return own if own.is_dir() else None
 
 
-def local_encoder(local: Path | None, name: str) -> tuple[str, dict[str, str]]:
-    """Return the folder or file of an encoder among the local checkpoints, or its name, and its encoder options.
+def local_encoder(local: Path | None, name: str) -> tuple[str, dict[str, Any]]:
+    """Return the folder or file of an encoder among the local checkpoints, or its name, and its encoder options."""
+    folder = local / name if local and name else None
+    return (name, {}) if folder is None or not folder.is_dir() else folder_source(folder, name)
+
+
+def folder_source(folder: Path, name: str) -> tuple[str, dict[str, Any]]:
+    """Return the source of an encoder in a folder, and its encoder options.
 
     Encoders that are published as a single weights file are loaded through open_clip.
     """
-    folder = local / name if local and name else None
-    if folder is None or not folder.is_dir():
-        return name, {}
     try:
         row = find_row(name)
     except UnknownNameError:
         return str(folder), {}
-    file = row.options.get("file")
-    if not file or not (folder / str(file)).is_file():
+    file = folder / str(row.options.get("file", ""))
+    if not file.is_file():
         return str(folder), {}
-    context = {"context": str(row.options["context"])} if "context" in row.options else {}
-    return f"open_clip:{row.options['model']}/{folder / str(file)}", context
+    context = {"context": row.options["context"]} if "context" in row.options else {}
+    return f"open_clip:{row.options['model']}/{file}", context
 
 
 def _replaced(word: str, placeholders: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.encoders.base import Encoder
-from msdscore.encoders.registry import find_row, load_encoder
+from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.scorer import Scorer
 from msdscore.scoring.pipeline import Pipeline
@@ -27,6 +27,7 @@ from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.results.result import MetricResult, Result, items_of, score_matrix
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
 from msdscore_lab.benchmarks.run.runner import run_benchmark
+from msdscore_lab.paper.run import folder_source
 from msdscore_lab.reproduce import tolerance
 from msdscore_lab.reproduce.published import COSINE, ITEMS, PUBLISHED, Published
 
@@ -165,19 +166,12 @@ def metrics_of(encoder: str, benchmark: str) -> tuple[str, ...]:
 
 
 def encoder_spec(campaign: Campaign, name: str) -> ScorerSpec:
-    """Return the spec of an encoder by its short name, or from a local folder.
-
-    LongCLIP is published as a single weights file, which is loaded through open_clip.
-    """
+    """Return the spec of an encoder by its short name, or from a local folder."""
     options = dict(OPTIONS.get(name, {}))
     source, folder = name, campaign.checkpoints.get(name)
     if folder is not None:
-        row = find_row(name)
-        file = folder / str(row.options.get("file", ""))
-        source = str(folder)
-        if row.options.get("file") and file.is_file():
-            source = f"open_clip:{row.options['model']}/{file}"
-            options["context"] = row.options["context"]
+        source, own = folder_source(folder, name)
+        options |= own
     return ScorerSpec(
         encoder=source, options=tuple(options.items()), device=campaign.device, dtype=campaign.dtype,
         batch_size=campaign.batch_size,

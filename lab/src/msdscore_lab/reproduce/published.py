@@ -105,7 +105,7 @@ def _domain(benchmark: str, encoder: str, name: str) -> list[Published]:
     return [
         one
         for metric, value in zip(("clipscore", "msd", "soft-msd"), tables.OOD[name], strict=True)
-        for one in _papers(benchmark, metric, {"accuracy": value}, "table of other domains", encoder=encoder)
+        for one in _papers(benchmark, metric, {"accuracy/all": value}, "table of other domains", encoder=encoder)
     ]
 
 
