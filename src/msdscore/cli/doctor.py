@@ -109,12 +109,11 @@ def _runtime(scorer: "Scorer") -> str:
             "torch is installed" if _installed("torch") else "for a GPU or larger encoders: pip install 'msdscore[hf]'"
         )
         return f"{library} {number}, {on}; {more}"
-    import torch
-
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory / 2**30
-        on = f"{device}, {torch.cuda.get_device_name(device)}, {memory:.0f} GiB, CUDA {torch.version.cuda}"
-    return f"torch {torch.__version__}, {on}"
+        from msdscore.core.gpu.device import described
+
+        on = described(device)
+    return f"torch {_installed('torch')}, {on}"
 
 
 def _installed(package: str) -> str:

@@ -66,9 +66,9 @@ def gpu_count() -> int:
     )
     if "torch" not in sys.modules and not (drivers and find_spec("torch")):
         return 0
-    import torch
+    from msdscore.core.gpu import device
 
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return device.count()
 
 
 def on_cpu(array: Array) -> bool:
@@ -125,11 +125,9 @@ def on_device(values: npt.NDArray[Any], device: Device) -> Array:
     """
     if isinstance(device, str):
         return values
-    import torch
+    from msdscore.core.gpu.device import sent_values
 
-    from msdscore.core.gpu.device import sent
-
-    return sent(torch.from_numpy(np.require(values, requirements=("C", "W"))), device)
+    return sent_values(values, device)
 
 
 def from_numpy(values: npt.NDArray[Any], like: Array) -> Array:

@@ -5,11 +5,7 @@ class and is padded to that class, never to the longest item that happens to be 
 computed by one thread.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import cache
-from threading import Barrier
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +21,7 @@ from msdscore.core.arrays import (
     is_gpu,
     is_torch,
     namespace,
+    on_cpu,
     take_rows,
     to_numpy,
 )
@@ -32,6 +29,7 @@ from msdscore.core.embeddings import extents, to_width
 
 # Memory of one block in bytes: on a CPU a few cache-friendly items for every core.
 BLOCK_BYTES = 64 << 20
+
 # Work on so few points is finished before another thread has started it (measured; see docs/performance.md).
 FEW_POINTS = 32
 
@@ -53,6 +51,12 @@ class Block(NamedTuple):
         """The block's rows of an array."""
         return values if self.whole else take_rows(values, from_numpy(self.items, values))
 
+    def shares(self, threads: int) -> "list[Block]":
+        """The block divided among threads, unless it is too small."""
+        if threads == 1 or self.width <= FEW_POINTS or len(self.items) < threads:
+            return [self]
+        return [Block(items, self.width, whole=False) for items in np.array_split(self.items, threads)]
+
 
 # Numbers of the rows of a result, and the rows of one or several arrays.
 Rows = tuple[Int[np.ndarray, "_"], tuple[Array, ...]]
@@ -68,8 +72,12 @@ def map_blocks(
     product over threads adds in an order that depends on the numbers of threads and items.
     """
     parts = blocks(sizes, item_bytes, _room(like))
-    results = _each_in_one_thread(function, parts) if is_torch(like) and like.device.type == "cpu" else None
-    return in_order([function(part) for part in parts] if results is None else results)
+    if not (is_torch(like) and on_cpu(like)):
+        return in_order([function(part) for part in parts])
+    from msdscore.core.gpu import single_threads
+
+    shares = (share for part in parts for share in part.shares(single_threads.count()))
+    return in_order(single_threads.map_each(function, shares))
 
 
 def widths(mask: Bool[Array, "batch points"]) -> Indices:
@@ -113,47 +121,3 @@ def in_order(results: Sequence[Rows]) -> tuple[Array, ...]:
         return joined
     order = np.argsort(numbers)
     return tuple(take_rows(array, from_numpy(order, array)) for array in joined)
-
-
-def _each_in_one_thread(function: Callable[[Block], Rows], parts: Iterator[Block]) -> list[Rows] | None:
-    """Compute blocks of torch tensors on a CPU; None if torch has one thread only."""
-    import torch
-
-    threads = torch.get_num_threads()
-    if threads == 1:
-        return None
-    pool, waiting = _single_threads(threads), []
-    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-
-    def as_here(block: Block) -> Rows:
-        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):  # modes are thread-local
-            return function(block)
-
-    for part in parts:
-        split = threads if part.width > FEW_POINTS and len(part.items) >= threads else 1
-        shares = [
-            part if split == 1 else Block(items, part.width, whole=False) for items in np.array_split(part.items, split)
-        ]
-        waiting += [pool.submit(as_here, block) for block in shares]
-    wait(waiting)  # none may continue after an error of another
-    return [done.result() for done in waiting]
-
-
-@cache
-def _single_threads(count: int) -> ThreadPoolExecutor:
-    """Threads whose libraries use no further threads; cached, since a new torch thread copies the last number set."""
-    import torch
-
-    pool, met = ThreadPoolExecutor(count, "msdscore-core"), Barrier(count)
-
-    def begin() -> None:
-        met.wait()
-        torch.get_num_threads()  # a thread reads the process-wide number on its first call, so call before setting
-        torch.set_num_threads(1)
-
-    wait([pool.submit(begin) for _ in range(count)])
-    torch.set_num_threads(count)
-    return pool
-
-
-os.register_at_fork(after_in_child=_single_threads.cache_clear)  # a child has none of its parent's threads

@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from msdscore.core.arrays import gpu_count
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, one_line, require, shortened
 from msdscore.io.arrow import pa
@@ -207,9 +208,7 @@ class ShardActor:
         folder: str | None = None,
         time_limit: float | None = None,
     ) -> None:
-        import torch
-
-        if spec.device == "auto" and torch.cuda.is_available():
+        if spec.device == "auto" and gpu_count():
             spec = replace(spec, device="cuda:0")  # the actor only sees its own GPU
         self._worker, self._may_try = ShardWorker(spec, options), may_try
         self._folder, self._time_limit = folder, time_limit

@@ -4,7 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from threading import BoundedSemaphore, RLock
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.backends import cuda as backends
@@ -49,6 +52,22 @@ def launching(device: torch.device) -> Iterator[None]:
         finally:
             if avoided:
                 backends.enable_cudnn_sdp(True)
+
+
+def count() -> int:
+    """Number of GPUs that torch can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def described(device: torch.device) -> str:
+    """Name, memory and CUDA version of a GPU, in words."""
+    memory = torch.cuda.get_device_properties(device).total_memory / 2**30
+    return f"{device}, {torch.cuda.get_device_name(device)}, {memory:.0f} GiB, CUDA {torch.version.cuda}"
+
+
+def sent_values(values: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Move values of the host to a device."""
+    return sent(torch.from_numpy(np.require(values, requirements=("C", "W"))), device)
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
