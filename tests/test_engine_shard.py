@@ -3,7 +3,10 @@
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -18,6 +21,7 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.forms.columns import names as column_names
 from msdscore.io import stores
+from msdscore.io.atomic import take_folder
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.outputs.shards import facts_of, read_facts
 from msdscore.io.stores import expand, expand_all, score_names
@@ -30,7 +34,7 @@ from tar_shards import COLOURS, add, jpeg, uid, write_tar
 
 COLUMNS = column_names("shared", "paper")
 
-TOY = ScorerSpec(encoder="toy")
+TOY, TOY_OF_TWO = ScorerSpec(encoder="toy"), ScorerSpec(encoder="toy", batch_size=2)
 
 
 def scored(source, output, **options):
@@ -82,6 +86,114 @@ def test_finished_shard_is_not_scored_again_until_something_changes(tmp_path, mo
     assert score_shard(other, source, output, ShardOptions(overwrite=True)).rows == 3
     with pytest.raises(RunError, match=r"was scored with other worst; pass --overwrite to score it again"):
         score_shard(other, source, output, ShardOptions(worst=5))
+
+
+class Slow(ScorerSpec):
+    """A scorer of the toy encoder that counts images, and takes some time for each batch."""
+
+    seconds = 0.0
+    images = 0
+
+    def build(self):
+        pipeline = super().build()
+        encode = pipeline.encoder.encode_images
+
+        def encode_slowly(images):
+            Slow.images += len(images)
+            time.sleep(Slow.seconds)
+            return encode(images)
+
+        pipeline.encoder.encode_images = encode_slowly
+        return pipeline
+
+
+def interrupted(source, output, parts):
+    """Kill a process that scores a shard when it has written so many parts; return the folder of the parts."""
+    code = (
+        "import sys; from test_engine_shard import Slow, score_shard; Slow.seconds = 0.05\n"
+        "score_shard(Slow(encoder='toy', batch_size=2), *sys.argv[1:])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-c", code, str(source), str(output)], env=environment)
+    folder, deadline = output.with_name(f".{output.name}.parts"), time.monotonic() + 120
+    while len(list(folder.glob("part-*.parquet"))) < parts and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert not output.exists()
+    assert len(list(folder.glob("part-*.parquet"))) >= parts
+    return folder
+
+
+def write_distinct(source, rows):
+    """Write a shard in which every image is another one."""
+    images = [jpeg((number, 90, 7 * number % 256), (48 + number, 32)) for number in range(rows)]
+    captions = [f"a square of colour {number}" for number in range(rows)]
+    if source.suffix == ".tar":
+        with tarfile.open(source, "w") as shard:
+            for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
+                add(shard, f"{number:05d}.jpg", image)
+                add(shard, f"{number:05d}.txt", caption.encode())
+    elif source.suffix == ".parquet":
+        pq.write_table(pa.table({"image": images, "caption": captions}), source)
+    else:
+        for number, image in enumerate(images):
+            (source.parent / f"{number}.jpg").write_bytes(image)
+        lines = [{"image": f"{number}.jpg", "caption": caption} for number, caption in enumerate(captions)]
+        source.write_text("\n".join(map(json.dumps, lines)))
+    return source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tar", "parquet", "jsonl"])
+def test_killed_shard_resumes_with_identical_bytes(tmp_path, monkeypatch, kind):
+    rows, spec = 160, Slow(encoder="toy", batch_size=2)
+    output, clean = tmp_path / "out" / "0.parquet", tmp_path / "clean.parquet"
+    source = write_distinct(tmp_path / f"00000.{kind}", rows)
+    folder = interrupted(source, output, parts=3)
+    score_shard(TOY_OF_TWO, source, clean)
+    monkeypatch.setattr(Slow, "images", 0)
+    assert score_shard(spec, source, output).rows == rows
+    assert 0 < Slow.images <= rows - 3 * 16
+    assert output.read_bytes() == clean.read_bytes()
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_parts_of_another_shard_scorer_or_call_are_not_reused(tmp_path, monkeypatch):
+    source, output = write_distinct(tmp_path / "00000.tar", 160), tmp_path / "0.parquet"
+    spec, changed = Slow(encoder="toy", batch_size=2), Slow(encoder="toy", batch_size=2, changes={"kappa": 30.0})
+    folder = interrupted(source, output, parts=2)
+    stored = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def images(scorer, **options):
+        output.unlink(missing_ok=True)
+        folder.mkdir(exist_ok=True)
+        for name, content in stored.items():
+            (folder / name).write_bytes(content)
+        monkeypatch.setattr(Slow, "images", 0)
+        score_shard(scorer, source, output, ShardOptions(**options))
+        assert not folder.exists()
+        return Slow.images
+
+    assert images(spec) <= 160 - 2 * 16
+    assert images(changed) == images(spec, overwrite=True) == images(spec, worst=1) == 160
+    os.utime(source, ns=(0, 0))
+    assert images(spec) == 160
+    folder.mkdir()
+    (folder / "made-by-msdscore").touch()
+    assert not score_shard(spec, source, output).fresh  # an interrupted removal is completed
+    assert not folder.exists()
+
+
+def test_shard_whose_folder_of_parts_is_in_use_is_scored(tmp_path):
+    source, output, clean = write_tar(tmp_path / "00000.tar"), tmp_path / "0.parquet", tmp_path / "clean.parquet"
+    folder = tmp_path / ".0.parquet.parts"
+    lock = take_folder(folder)
+    assert score_shard(TOY, source, output).fresh
+    lock.release()
+    score_shard(TOY, source, clean)
+    assert output.read_bytes() == clean.read_bytes()
 
 
 def test_copied_columns_change_without_scoring(tmp_path, monkeypatch):

@@ -1,12 +1,12 @@
 """Score a file of rows in resumable parts and merge them into one output."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from msdscore.errors import ConfigError
 from msdscore.forms.columns import COLUMNS
 from msdscore.forms.references import NAMES as REFERENCE_NAMES
 from msdscore.forms.references import signed
-from msdscore.io.arrow import pa, pc
-from msdscore.io.hashing import content_stamp, file_stamp
+from msdscore.io.arrow import pa
 from msdscore.io.images import ImageLimits
 from msdscore.io.inputs.rows import RowSource
 from msdscore.io.outputs.files import (
@@ -30,26 +29,15 @@ from msdscore.io.outputs.files import (
 )
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.outputs.targets import compare, refuse_inputs, run_files
-from msdscore.run.parts import (
-    WORST,
-    InputColumns,
-    Part,
-    RowValues,
-    collect,
-    part_table,
-    plan,
-    renamed,
-    row_keys,
-    score_parts,
-)
+from msdscore.run.parts import WORST, InputColumns, RowValues, collect, plan, renamed
+from msdscore.run.resume import READERS, Progress, score_missing, stamps_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
-_READERS = 8  # threads that read image files of finished parts
 PART_ROWS = 256  # the most rows that a crash can lose; large enough to fill a batch of any encoder
 
-Progress = Callable[[int, int], None]
+Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +88,7 @@ def score_rows(
     output: Path,
     options: RunOptions | None = None,
     *,
-    progress: Progress = lambda done, total: None,
+    progress: Report = lambda done, total: None,
 ) -> ScoredFile:
     """Score every row of `source` into `output`; resume an interrupted run.
 
@@ -128,9 +116,11 @@ def score_rows(
         open_run(output, manifest, again=notes is not None) as run,
     ):
         parts = plan(columns.watch(source.read()), part_rows=how.part_rows)
-        done = _score_missing(
-            run, pipeline, parts, how, lambda count: progress(count, max(columns.count, source.total or 0))
-        )
+        # Reads all rows, which pass through `columns`, and writes each part as soon as it is scored.
+        done = score_missing(
+            run, pipeline, parts, worst=how.worst or None, verify=how.verify, retry=how.retry,
+            progress=lambda count: progress(count, max(columns.count, source.total or 0)),
+        )  # fmt: skip
         progress(columns.count, columns.count)
         return _write_output(run, pipeline, source, columns, how, done, None if spec is None else spec.record())
 
@@ -146,78 +136,13 @@ def _prepare_output(source: RowSource, output: Path, how: RunOptions) -> None:
         discard(output)
 
 
-@dataclass(slots=True)
-class _Progress:
-    """The parts of a run so far: their keys by number, and the rows scored by this call and by earlier ones."""
-
-    keys: dict[int, str] = field(default_factory=dict)
-    scored: int = 0
-    earlier: int = 0
-
-
-def _score_missing(
-    run: Run, pipeline: Pipeline, parts: Iterable[Part], how: RunOptions, progress: Callable[[int], None]
-) -> _Progress:
-    """Score and write the parts that an earlier run has not written from the same rows and images."""
-    written, done = run.keys(), _Progress()
-    if how.retry:
-        for number in _failed_parts(run, written):
-            run.drop(number)
-            del written[number]
-
-    def reuse(part: Part, key: str) -> None:
-        done.keys[part.number] = key
-        done.earlier += len(part.rows)
-        progress(done.scored + done.earlier)
-
-    def count(rows: int) -> None:
-        done.scored += rows
-        progress(done.scored + done.earlier)
-
-    progress(0)
-    unfinished, stamp = _unfinished(parts, written, how, reuse), partial(content_stamp, verify=how.verify)
-    for part, results, stamps in score_parts(pipeline, unfinished, worst=how.worst, stamp=stamp, scored=count):
-        unread = (path for path in part.paths if path not in stamps)
-        key = part.key(stamps | {path: file_stamp(path, verify=how.verify) for path in unread})
-        run.write(part.number, part_table(row_keys(part), results, words=bool(how.worst)), key=key)
-        done.keys[part.number] = key
-    for number in written.keys() - done.keys.keys():
-        run.drop(number)
-    return done
-
-
-def _failed_parts(run: Run, written: Mapping[int, str]) -> list[int]:
-    """Return the written parts with failed rows; rows that could not be tried have no image and do not count."""
-    if not written:
-        return []
-    tables = zip(written, run.tables(["error", "image"]), strict=True)
-    return [
-        number
-        for number, table in tables
-        if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py()
-    ]
-
-
-def _unfinished(
-    parts: Iterable[Part], written: Mapping[int, str], how: RunOptions, reuse: Callable[[Part, str], None]
-) -> Iterator[Part]:
-    """Yield the parts to score; call `reuse` with each that is written with the same key, and its key."""
-    with ThreadPoolExecutor(_READERS) as pool:
-        for part in parts:
-            key = part.key(_stamps(part.paths, pool, how)) if part.number in written else None
-            if key is not None and key == written[part.number]:
-                reuse(part, key)
-            else:
-                yield part
-
-
 def _is_current(source: RowSource, how: RunOptions, notes: Mapping[str, Any]) -> bool:
     """Return whether a finished run has the scores of these rows and of the images as they are now."""
     if how.retry and notes["failed"]:
         return False
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         parts = plan(source.read(), part_rows=how.part_rows)
-        keys = (part.key(_stamps(part.paths, pool, how)) for part in parts)
+        keys = (part.key(stamps_of(part.paths, pool, verify=how.verify)) for part in parts)
         return all(key == known for key, known in zip_longest(keys, notes["parts"]))
 
 
@@ -227,7 +152,7 @@ def _write_output(
     source: RowSource,
     columns: InputColumns,
     how: RunOptions,
-    done: _Progress,
+    done: Progress,
     spec: Mapping[str, Any] | None,
 ) -> ScoredFile:
     """Merge the parts into the output, and record what it was scored from."""
@@ -314,13 +239,6 @@ def _output_tables(
         else:
             names = [*(new_names.get(name, name) for name in stored.column_names), *added.column_names]
             yield pa.Table.from_arrays([*stored.columns, *added.columns], names=names)
-
-
-def _stamps(paths: Sequence[str], pool: ThreadPoolExecutor, how: RunOptions) -> dict[str, str]:
-    """Return the stamps of image files, which several threads read: the disk may be slow or remote."""
-    shares = [paths[first::_READERS] for first in range(min(_READERS, len(paths)))]
-    stamps = pool.map(lambda share: [(path, file_stamp(path, verify=how.verify)) for path in share], shares)
-    return dict(chain.from_iterable(stamps))
 
 
 def _has_rows(source: RowSource, how: RunOptions, keys: Sequence[str]) -> bool:

@@ -1,7 +1,7 @@
 """Score one shard into one Parquet file; any scheduler can run it, and run it again."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -22,19 +22,11 @@ from msdscore.io.inputs.columns import ColumnNames, first_of
 from msdscore.io.inputs.finder import image_tables
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import table_from_columns
+from msdscore.io.outputs.run import drop_hidden_parts, open_parts
 from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
-from msdscore.run.parts import (
-    WORST,
-    InputColumns,
-    RowValues,
-    collect,
-    part_table,
-    plan,
-    renamed,
-    row_keys,
-    score_parts,
-)
+from msdscore.run.parts import WORST, InputColumns, RowValues, collect, plan, renamed
+from msdscore.run.resume import score_missing
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -108,6 +100,8 @@ def score_shard(
 ) -> ShardResult:
     """Score every row of a shard (tar, Parquet, JSON lines, …) into one Parquet file, written atomically.
 
+    An interrupted call resumes, with an identical output: finished parts are in a hidden folder next to it.
+
     A finished output of the same scorer and input is left unchanged, without loading the encoder; one of another input
     or scorer is only replaced with `overwrite`. `build` returns the pipeline of a `ScorerSpec`, for workers that use
     one pipeline for many shards. Rows pass through `watch` as they are read. Both names may be addresses (s3://…).
@@ -140,25 +134,26 @@ def score_shard(
             columns.watch(watch(read) if watch else read),
             part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES,
         )  # fmt: skip
-        # Parts stay in memory: a shard is scored completely or not at all.
-        scored = score_parts(pipeline, parts, worst=how.worst)
-        tables = [part_table(row_keys(part), results, words=True) for part, results, _ in scored]
-        table = score_table(columns, tables, pipeline.form, how.copied)
-    if _fingerprint(name, target, how) != fingerprint:
-        raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
-    reasons = table["error"].drop_null().to_pylist()
-    facts = ShardFacts(
-        source=name,
-        fingerprint=fingerprint,
-        rows=len(table),
-        failed=len(reasons),
-        warned=pc.sum(pc.greater(pc.list_value_length(table["warnings"]), 0)).as_py() or 0,
-        signature=pipeline.signature,
-        spec=record,
-        options=how.recorded(),
-        reasons=tuple(reasons[:_REASONS]),
-    )
-    write_shard(table, target, facts)
+        run = stack.enter_context(open_parts(target, _manifest(pipeline, fingerprint, how), again=how.overwrite))
+        # Reads all rows, which pass through `columns`, and writes each part as soon as it is scored.
+        score_missing(run, pipeline, parts, worst=how.worst, verify=how.verify, retry=how.retry)
+        table = score_table(columns, run.tables(), pipeline.form, how.copied)
+        if _fingerprint(name, target, how) != fingerprint:
+            raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
+        reasons = table["error"].drop_null().to_pylist()
+        facts = ShardFacts(
+            source=name,
+            fingerprint=fingerprint,
+            rows=len(table),
+            failed=len(reasons),
+            warned=pc.sum(pc.greater(pc.list_value_length(table["warnings"]), 0)).as_py() or 0,
+            signature=pipeline.signature,
+            spec=record,
+            options=how.recorded(),
+            reasons=tuple(reasons[:_REASONS]),
+        )
+        write_shard(table, target, facts)
+        run.remove()
     use = pipeline.cache_use
     return replace(_result(facts, target, fresh=True), cache=None if use is None else use.since(before))
 
@@ -184,14 +179,19 @@ def input_columns(copied: Sequence[str] = ()) -> InputColumns:
     return InputColumns(to_table)
 
 
-def score_table(columns: InputColumns, parts: Sequence[pa.Table], form: Form, copied: Sequence[str] = ()) -> pa.Table:
+def score_table(columns: InputColumns, parts: Iterable[pa.Table], form: Form, copied: Sequence[str] = ()) -> pa.Table:
     """Return the table of a score shard: all rows in order, with the numbers of their parts."""
     scores, stored = collect(parts, form), pa.concat_tables(columns.tables()).combine_chunks()
     numbers = [name for name in added_columns(form.group) if name not in ("warnings", "error")]
     table = {name: stored[name] for name in _IDENTIFYING.names}
-    table |= {name: scores[name] for name in (*numbers, WORST, "warnings")}
+    table |= {name: scores[name] for name in numbers} | _texts(scores)
     table |= {"status": pc.if_else(scores["error"].is_null(), SCORED, FAILED), "error": scores["error"]}
     return _with_copied(table, stored, copied)
+
+
+def _texts(scores: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return the columns of lists in their type; Parquet has another name for the items of lists."""
+    return {name: scores[name].cast(pa.list_(pa.string())) for name in (WORST, "warnings")}
 
 
 def _with_copied(table: Mapping[str, Any], stored: pa.Table, copied: Sequence[str]) -> pa.Table:
@@ -200,6 +200,13 @@ def _with_copied(table: Mapping[str, Any], stored: pa.Table, copied: Sequence[st
     present = [name for name in copied if _COPIED + name in stored.column_names]
     copies = {new_names.get(name, name): stored[_COPIED + name] for name in present}
     return pa.table({**table, **copies})
+
+
+def _manifest(pipeline: Pipeline, fingerprint: str, how: ShardOptions) -> dict[str, Any]:
+    """Return everything that must be the same to reuse the parts of an interrupted shard."""
+    options = {name: value for name, value in how.recorded().items() if name != "copied"}
+    batch = {"limits": asdict(pipeline.limits), "batch_size": pipeline.batch_size}
+    return {"input": fingerprint, "signature": pipeline.signature, **options, **batch}
 
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
@@ -232,6 +239,7 @@ def _is_same_input(before: str, now: str) -> bool:
 
 def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> ShardResult:
     """Return the result of a finished shard, after replacing its copied columns if others are requested."""
+    drop_hidden_parts(target)
     if facts.options.get("copied") != list(how.copied):
         with stores.reading(target) as file:
             stored = table = pq.read_table(file)
@@ -243,9 +251,7 @@ def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> S
                 raise RunError(f"{shortened(name)}: has {count} rows, and {shortened(target)} {len(table)}; {REMEDY}")
         names = table.column_names[: table.column_names.index("error") + 1]
         facts = replace(facts, options=how.recorded())
-        # Parquet has another name for the items of lists.
-        lists = {column: table[column].cast(pa.list_(pa.string())) for column in (WORST, "warnings")}
-        scores = {column: table[column] for column in names} | lists
+        scores = {column: table[column] for column in names} | _texts(table)
         write_shard(_with_copied(scores, stored, how.copied), target, facts)
     return _result(facts, target, fresh=False)
 

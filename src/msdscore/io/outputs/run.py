@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from msdscore.io.atomic import remove_owned, replacing, take_folder, write_bytes
 from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
 from msdscore.io.outputs.targets import MADE_BY, REMEDY, compare, dump, load, read_notes, run_files
+from msdscore.io.stores import is_address
 
 T = TypeVar("T")
 _REASONS = 3  # errors of failed rows that a summary lists
@@ -43,14 +44,15 @@ class Summary:
 
 
 class Run:
-    """An open run, whose parts are in a folder next to the output until `finish` writes the output.
+    """An open run, whose parts are in a folder, by default next to the output, until `finish` writes the output.
 
     Only one process at a time can open it. Use `with`, or call `close`.
     """
 
-    def __init__(self, output: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, output: Path, manifest: Mapping[str, Any], *, folder: Path | None = None) -> None:
         self.output, self.manifest = output, manifest
-        self._sidecar, self._folder = run_files(output)
+        self._sidecar, parts = run_files(output)
+        self._folder = folder or parts
         self._lock = take_folder(self._folder)
         self.close = self._lock.release
 
@@ -65,7 +67,7 @@ class Run:
         keys: dict[int, str] = {}
         for number, path in sorted(_parts(self._folder)):
             with suppress(pa.ArrowException, OSError):
-                keys[number] = (pq.read_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
+                keys[number] = (_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
         return keys
 
     def drop(self, number: int) -> None:
@@ -103,11 +105,11 @@ class Run:
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Iterate over the finished parts in order, cast to one schema."""
         paths = [self._part(number) for number in self.keys()]
-        schema = unified([pq.read_schema(path) for path in paths])
+        schema = unified(list(map(_schema, paths)))
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         for path in paths:
             try:
-                with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                with path.open("rb") as opened, pq.ParquetFile(opened, page_checksum_verification=True) as file:
                     present = set(file.schema_arrow.names)
                     part = file.read(columns=[name for name in wanted.names if name in present])
             except (pa.ArrowException, OSError) as error:
@@ -161,8 +163,27 @@ class Run:
         except OSError as error:
             reason = error.strerror or error
             raise RunError(f"{output}: cannot be written ({reason}); finished parts are kept") from error
-        remove_owned(folder, self._lock, _FOLDER_FILES)
+        self.remove()
         return Summary.of(counts)
+
+    def remove(self) -> None:
+        """Remove the folder of parts, and close."""
+        remove_owned(self._folder, self._lock, _FOLDER_FILES)
+
+    def note(self, *, replace: bool = False) -> None:
+        """Write the manifest; parts of another manifest raise `RunError`, or are deleted with `replace`."""
+        noted = self._folder / "manifest.json"
+        if noted.exists():
+            try:
+                compare(self._folder, load(noted), self.manifest)
+                return
+            except RunError:
+                if not replace:
+                    raise
+        # Parts without a manifest are left over from an interrupted removal; their run is unknown.
+        for _, part in _parts(self._folder):
+            part.unlink()
+        write_bytes(noted, dump(self.manifest), folder=self._folder)
 
 
 def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
@@ -179,20 +200,36 @@ def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) 
     try:
         run = Run(output, manifest)
         try:
-            noted = folder / "manifest.json"
-            if noted.exists():
-                compare(folder, load(noted), manifest)
-                return run
-            # Parts without a manifest are left over from an interrupted removal; their run is unknown.
-            for _, part in _parts(folder):
-                part.unlink()
-            write_bytes(noted, dump(manifest), folder=folder)
+            run.note()
         except BaseException:
             run.close()
             raise
     except OSError as error:
         raise RunError(f"{output}: cannot be written ({error.strerror or error}); choose another -o") from error
     return run
+
+
+@contextmanager
+def open_parts(output: str, manifest: Mapping[str, Any], *, again: bool = False) -> Iterator[Run]:
+    """Start or resume a run whose output has its metadata inside; with `again` it is not resumed.
+
+    Parts of another manifest are deleted. The parts are in a hidden folder next to the output, where readers of Parquet
+    datasets do not look. If that is impossible, because the output is remote or another process is using the folder,
+    they are in a temporary folder and lost after an interruption.
+    """
+    path, run = Path(output), None
+    with ExitStack() as stack:
+        if not is_address(output):
+            with suppress(RunError, OSError):
+                run = Run(path, manifest, folder=_hidden(path))
+        if run is None:
+            temporary = Path(stack.enter_context(TemporaryDirectory()))
+            run = Run(path, manifest, folder=temporary / "parts")
+        with run:
+            run.note(replace=True)
+            for number in run.keys() if again else ():
+                run.drop(number)
+            yield run
 
 
 def keep_answers(
@@ -256,7 +293,20 @@ def discard(output: Path) -> None:
 
 def drop_parts(output: Path) -> None:
     """Remove the parts of a finished run, which a crash at the very end leaves behind."""
-    folder = run_files(output)[1]
+    _drop_folder(run_files(output)[1])
+
+
+def drop_hidden_parts(output: str) -> None:
+    """Remove the parts of `open_parts`, which a crash at the very end leaves behind."""
+    if not is_address(output):
+        _drop_folder(_hidden(Path(output)))
+
+
+def _hidden(output: Path) -> Path:
+    return output.with_name(f".{output.name}.parts")
+
+
+def _drop_folder(folder: Path) -> None:
     with suppress(RunError):  # another process may be using them
         if folder.exists():
             remove_owned(folder, take_folder(folder), _FOLDER_FILES)
@@ -286,6 +336,11 @@ def _counted(
                 counts[first] += reasons[: _REASONS - len(counts[first])]
         counts["rows"] += added.num_rows
         yield table
+
+
+def _schema(path: Path) -> pa.Schema:
+    with path.open("rb") as file:  # PyArrow opens no name that is not UTF-8
+        return pq.read_schema(file)
 
 
 def _parts(folder: Path) -> Iterator[tuple[int, Path]]:
