@@ -787,7 +787,7 @@ def test_files_are_read_once_and_hashed_from_the_decoded_bytes(tmp_path, monkeyp
     path, _ = make_input(tmp_path)
     read, real = [], Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file.name) or real(file))
-    monkeypatch.setattr("msdscore.run.rows.file_stamp", lambda path, verify: read.append(f"stamp of {path}"))
+    monkeypatch.setattr("msdscore.run.resume.file_stamp", lambda path, verify: read.append(f"stamp of {path}"))
     output = tmp_path / "out.jsonl"
     run(Scorer("toy"), path, output, part_rows=100)
     assert sorted(read) == sorted(f"{colour}.png" for colour in COLOURS)
