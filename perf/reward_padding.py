@@ -15,10 +15,10 @@ from pathlib import Path
 from random import Random
 
 from msdscore import ScorerSpec
+from msdscore.integrations.shared import shared_scorer
 from msdscore.integrations.trl import length_neutral
 from msdscore.intervals import bootstrap_mean
 from msdscore.io.parquet_images import StoredImages
-from msdscore.scorer import shared_scorer
 from msdscore_lab.stats.ranks import kendall_b, prepare
 
 FILLER = (

@@ -13,7 +13,7 @@ import msdscore
 from msdscore.core.gpu.device import launching
 from msdscore.encoders.base import TextMemory
 from msdscore.encoders.registry import load_encoder
-from msdscore.scorer import shared_scorer
+from msdscore.integrations.shared import shared_scorer
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
 

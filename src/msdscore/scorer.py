@@ -1,16 +1,13 @@
 """The scorer: images and captions in, scores and explanations out."""
 
 import os.path
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from PIL.Image import Image
 
@@ -21,14 +18,12 @@ from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form
 from msdscore.forms.references import check_references
 from msdscore.forms.registry import FORMS
-from msdscore.forms.registry import preset as named_preset
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.io.tar import is_image_name
-from msdscore.scoring.bank import NamedBank, load_bank
+from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers, Score, Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
-from msdscore.threads import use as use_threads
 
 if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
     from msdscore.explain.explanation import Explanation, Explanations
@@ -40,7 +35,6 @@ Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
 RECENT = 64 << 20  # bytes of vectors of recent images and captions, for calls with a single image
 Errors = Literal["raise", "row"]  # raise the first error, or return a row with it
-ScorerLike: TypeAlias = "Scorer | ScorerSpec | str"  # accepted by every integration: a str is the name of an encoder
 
 
 class Scorer:
@@ -96,36 +90,30 @@ class Scorer:
         **options: Any,
     ) -> None:
         _reject_settings(options)
-        disk = CacheSettings(folder=str(cache)) if isinstance(cache, str | Path) else cache
-        if not isinstance(encoder, str):
-            given = {"device": device, "dtype": dtype, "revision": revision, "verify": verify}
-            defaults = {"device": "auto", "dtype": "auto", "revision": None, "verify": False}
-            names = [*options, *(name for name, value in given.items() if value != defaults[name])]
-            if names:
-                raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(names)}")
-            self._spec = None
-            use_threads(threads)
-            encoder = encoder if disk is None else CachedEncoder(encoder, disk=disk)
-            form = named_preset(form) if isinstance(form, str) else form
-            known = load_bank(Path(bank)) if isinstance(bank, str | Path) else bank
-            self.pipeline = Pipeline(encoder, form, bank=known, limits=limits, batch_size=batch_size)
-            return
+        if not isinstance(encoder, str) and not hasattr(encoder, "encode_images"):
+            raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
+        loaded = None if isinstance(encoder, str) else encoder
+        placement = {"device": device, "dtype": dtype, "revision": revision, "verify": verify}
+        given = [*options, *(name for name, value in placement.items() if value not in ("auto", None, False))]
+        if loaded is not None and given:
+            raise ConfigError(f"options go with an encoder's name, not with a loaded encoder: {', '.join(given)}")
+        own_bank = bank if isinstance(bank, NamedBank) else None
         spec = ScorerSpec(
-            encoder=encoder,
+            encoder=encoder if isinstance(encoder, str) else encoder.name,
             device=device,
             dtype=dtype,
             revision=revision,
             verify=verify,
             form=form,
-            bank=None if bank is None or isinstance(bank, NamedBank) else str(bank),
+            bank=None if bank is None or own_bank is not None else str(bank),
             limits=limits or ImageLimits(),
             batch_size=batch_size,
-            cache=disk,
+            cache=CacheSettings(folder=str(cache)) if isinstance(cache, str | Path) else cache,
             threads=threads,
             options=tuple(options.items()),
         )
-        self._spec = None if isinstance(bank, NamedBank) else spec
-        self.pipeline = spec.build(bank=bank if isinstance(bank, NamedBank) else None)
+        self.pipeline = spec.build(encoder=loaded, bank=own_bank)
+        self._spec = spec if loaded is None and own_bank is None else None
 
     @classmethod
     def from_spec(cls, spec: ScorerSpec) -> "Scorer":
@@ -524,51 +512,6 @@ class Scorer:
         _reject_swapped(image, texts)
         known = None if references is None else check_references(references)
         return explain(self._recent, image, texts, known, doubt=doubt)
-
-
-_SHARED = 4  # scorers that stay loaded; a process rarely needs two
-_scorers: OrderedDict[ScorerSpec, Future[Scorer]] = OrderedDict()  # the least recently used first
-_scorers_lock = threading.Lock()  # never locked while a scorer is loaded: that may load another one
-
-
-def described(given: ScorerLike) -> Scorer | ScorerSpec:
-    """Convert a name to a spec, which is small, picklable and loaded on first use; others are returned unchanged.
-
-    >>> described("toy").encoder
-    'toy'
-    """
-    if isinstance(given, str):
-        return ScorerSpec(encoder=given)
-    if not isinstance(given, Scorer | ScorerSpec):
-        raise ConfigError(f"expected a Scorer, a ScorerSpec or the name of an encoder, got {type(given).__name__}")
-    return given
-
-
-def shared_scorer(given: ScorerLike) -> Scorer:
-    """Return the scorer of a spec, loaded once per process; a scorer is returned unchanged.
-
-    >>> shared_scorer("toy") is shared_scorer(ScorerSpec(encoder="toy"))
-    True
-    """
-    spec = described(given)
-    if isinstance(spec, Scorer):
-        return spec
-    # Evaluation harnesses call from several threads, and weights must not be loaded twice.
-    with _scorers_lock:
-        is_first = spec not in _scorers
-        future = _scorers.setdefault(spec, Future())
-        _scorers.move_to_end(spec)
-        while len(_scorers) > _SHARED:
-            _scorers.popitem(last=False)
-    if is_first:
-        try:
-            future.set_result(Scorer.from_spec(spec))
-        except BaseException as error:  # noqa: BLE001, it is raised below, in every waiting thread
-            with _scorers_lock:
-                if _scorers.get(spec) is future:
-                    del _scorers[spec]
-            future.set_exception(error)
-    return future.result()
 
 
 def _reject_settings(options: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msdscore.errors import require
-from msdscore.scorer import ScorerLike, shared_scorer
+from msdscore.integrations.shared import ScorerLike, shared_scorer
 from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__

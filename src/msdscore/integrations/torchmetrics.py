@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from msdscore.errors import ConfigError, require, unknown_name
+from msdscore.integrations.shared import ScorerLike, described, shared_scorer
 from msdscore.io.images import ImageSource
-from msdscore.scorer import Scorer, ScorerLike, described, shared_scorer
+from msdscore.scorer import Scorer
 from msdscore.scoring.spec import DEFAULT_ENCODER
 
 if TYPE_CHECKING:

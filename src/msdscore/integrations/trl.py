@@ -18,10 +18,11 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
 from msdscore.forms.columns import LOGGED
+from msdscore.integrations.shared import ScorerLike, shared_scorer
 from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.io.inputs.columns import REFERENCES, read_references
-from msdscore.scorer import Scorer, ScorerLike, shared_scorer
+from msdscore.scorer import Scorer
 from msdscore.scoring.results import Numbers, why_missing
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches

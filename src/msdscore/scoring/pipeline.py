@@ -67,8 +67,6 @@ class Pipeline:
         batch_size: int | None = None,
         decoders: int | None = None,
     ) -> None:
-        if not hasattr(encoder, "encode_images"):
-            raise ConfigError(f"expected an encoder or the name of one, got {type(encoder).__name__}")
         check_form(form)
         self.form = form or recommended_form(encoder, bank)
         self.bank = _bank(bank, encoder, self.form)

@@ -65,10 +65,10 @@ class ScorerSpec:
             pairs = sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in values)
             object.__setattr__(self, name, tuple(pairs))
 
-    def build(self, bank: NamedBank | None = None) -> Pipeline:
-        """Load the encoder and the bank, and build the pipeline; a `bank` passed here replaces that of the spec."""
+    def build(self, *, encoder: Encoder | None = None, bank: NamedBank | None = None) -> Pipeline:
+        """Load the encoder and the bank unless they are passed, and build the pipeline."""
         threads.use(self.threads)
-        encoder = self._load()
+        encoder = encoder or self._load()
         threads.use(self.threads)  # it may have imported torch
         loaded = bank if bank or self.bank is None else load_bank(Path(self.bank))
         base = preset(self.form) if isinstance(self.form, str) else self.form
