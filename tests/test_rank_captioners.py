@@ -16,6 +16,8 @@ from command_line import invoke
 from msdscore.errors import InputError
 from msdscore.intervals import Resampling
 from msdscore.scorer import Scorer
+from msdscore_lab.benchmarks.results.grids import Grid
+from msdscore_lab.benchmarks.results.tables import render
 from msdscore_lab.captioners.contest import read_contest
 from msdscore_lab.captioners.page import page, wins
 from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
@@ -342,14 +344,30 @@ def test_the_table_of_a_paper_has_five_columns_and_others_are_chosen(files, tmp_
         path = tmp_path / f"r{suffix}"
         assert invoke(*words, "-o", str(path), "--columns", "similarity,match,rank").exit_code == 0
         assert path.read_text().startswith(head)
-    assert "| captioner | similarity | rank | match | rank |" in (tmp_path / "r.md").read_text()
+    assert "| captioner | similarity | similarity, rank | match | match, rank |" in (tmp_path / "r.md").read_text()
     assert ',"match, rank",3,' in (tmp_path / "r.csv").read_text()
-    every = invoke(*words, "--columns", "all", "-f", "markdown").stdout
-    assert "| captioner | MSD | 95 % interval | rank | Soft-MSD | 95 % interval | rank | match |" in every
+    every = invoke(*words, "--columns", "all", "-f", "latex").stdout
+    tables = [table for table in every.split("\n\n") if "captioner &" in table]
+    headings = tables[0].split("toprule\n")[1].split(r" \\")[0].split(" & ")
+    assert headings[:4] == ["captioner", "MSD", "MSD, rank", "Soft-MSD"]
+    assert len(set(headings)) == len(headings)
+    assert re.search(r"good & \\textbf{[\d.]+ \[", tables[0])  # the best value and its interval
+    long = invoke(*words, "--columns", "all", "-f", "csv").stdout
+    records = list(csv.DictReader(StringIO(long)))
+    assert {"MSD", "match, rank", "p, Holm"} <= {record["column"] for record in records}
+    assert all(re.fullmatch(r"[A-Za-z, -]+", record["column"]) for record in records)
+    for record in records:
+        float(record["value"])
+    assert min(float(record["value"]) for record in records if record["column"] == "p") < 0.03
     wrong = invoke(*words, "--columns", "msd,score")
     assert "unknown column 'score'" in str(wrong.exception)
     refused = invoke(*words, "-o", str(tmp_path / "r.pdf"))
     assert "expected a name ending in .html, .htm, .md, .tex, .csv" in str(refused.exception)
+
+
+def test_csv_has_numbers_and_plain_names() -> None:
+    grid = Grid("t", ("row", "negation ↓", "p"), (("a", "0.1 [0.0, 0.2]", "<0.001"),), exact={(0, 2): 0.0005})
+    assert render([grid], "csv").splitlines()[1:] == ["t,a,negation,0.1,0.0,0.2", "t,a,p,0.0005,,"]
 
 
 def test_scores_of_the_default_form_are_called_msd_e(tmp_path) -> None:
@@ -357,7 +375,7 @@ def test_scores_of_the_default_form_are_called_msd_e(tmp_path) -> None:
     files = [str(scored(tmp_path / f"{n}.parquet", np.arange(6.0) + n, signature=signature)) for n in range(2)]
     ranking = rank(read_contest(files), how=FEW)
     first, *pairs = ranking_grids(ranking, ["all"])
-    assert first.columns[1:8:3] == ("MSD-E", "Soft-MSD-E", "match")
+    assert first.columns[1:6:2] == ("MSD-E", "Soft-MSD-E", "match")
     assert [grid.title.partition(":")[0] for grid in pairs] == ["MSD-E", "Soft-MSD-E", "match"]
     assert "by MSD-E on 6 images" in verdict(ranking)
     text = page(ranking, title="two")

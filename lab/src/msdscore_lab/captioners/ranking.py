@@ -199,7 +199,8 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
     """Return one row per captioner, in the order of the first number.
 
     `columns` are names of numbers, each followed by its `interval`, its `rank` and `p` (the adjusted p-value against
-    the best captioner) if these are among the columns, and `n`, the number of images.
+    the best captioner) if these are among the columns, and `n`, the number of images. With several numbers, intervals
+    are in the cells of the numbers, and the other headings name their number.
     """
     numbers = {metric.metric: metric for metric in (*ranking.metrics, *([ranking.people] if ranking.people else []))}
     for name in columns:
@@ -211,21 +212,31 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
             raise unknown_name("column", name, [*numbers, *_EXTRAS])
     selected = [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
     cells: dict[str, list[str]] = {row.captioner: [row.captioner] for row in selected[0].placed}
-    headings = ["captioner"]
+    order, is_single = list(cells), len(selected) == 1
+    headings, best, exact = ["captioner"], set[tuple[int, int]](), dict[tuple[int, int], float]()
     for metric in selected:
-        extras = [name for name in columns if name in ("interval", "rank") or (name == "p" and metric.duels)]
-        arrow = " ↓" if metric.lower_is_better else ""
-        headings += [heading(metric.metric, ranking.contest.signature) + arrow, *(_EXTRAS[name] for name in extras)]
+        extras = [name for name in columns if name == "rank" or (name == "p" and metric.duels)]
+        extras = ["interval", *extras] if is_single and "interval" in columns else extras
+        name, column = heading(metric.metric, ranking.contest.signature), len(headings)
+        headings.append(f"{name} ↓" if metric.lower_is_better else name)
+        headings += [_EXTRAS[extra] if is_single else f"{name}, {_EXTRAS[extra]}" for extra in extras]
         p_values = {rival: duel.adjusted for rival, duel in _rivals(metric)}
         for row in metric.placed:
-            extra_cells = {"interval": _ends(row.mean) or NONE, "rank": _rank(row.rank)}
-            extra_cells["p"] = p_value(p_values.get(row.captioner, float("nan")))
-            cells[row.captioner] += [f"{row.mean.value:.3f}", *(extra_cells[name] for name in extras)]
+            p = p_values.get(row.captioner, float("nan"))
+            texts = {"interval": _ends(row.mean) or NONE, "rank": _rank(row.rank), "p": p_value(p)}
+            in_cell = "interval" in columns and not is_single
+            mean = with_interval(row.mean) if in_cell else f"{row.mean.value:.3f}"
+            cells[row.captioner] += [mean, *(texts[extra] for extra in extras)]
+            if row.mean.value == metric.placed[0].mean.value:
+                best.add((order.index(row.captioner), column))
+            if "p" in extras and p == p:
+                exact[order.index(row.captioner), column + 1 + extras.index("p")] = p
     if "n" in columns:
         headings.append(_EXTRAS["n"])
         for cell_row in cells.values():
             cell_row.append(str(len(ranking.contest.images)))
-    return Grid(title, tuple(headings), tuple(map(tuple, cells.values())))
+    rows = tuple(map(tuple, cells.values()))
+    return Grid(title, tuple(headings), rows, best=frozenset(best), exact=exact)
 
 
 def notes_of(ranking: Ranking) -> list[str]:
@@ -299,7 +310,9 @@ def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[G
         note = f"no significant difference at {_LEVEL:g}: {ties}"
         note = note if undecided else f"all differences are significant at {_LEVEL:g}"
         title = f"{heading(metric.metric, ranking.contest.signature)}: permutation test over images"
-        grids.append(Grid(title, ("pair", "difference", "p", "p, Holm"), tuple(rows), (note,)))
+        exact = {(row, 2): duel.p_value for row, duel in enumerate(metric.duels)}
+        exact |= {(row, 3): duel.adjusted for row, duel in enumerate(metric.duels)}
+        grids.append(Grid(title, ("pair", "difference", "p", "p, Holm"), tuple(rows), (note,), exact=exact))
     return grids
 
 

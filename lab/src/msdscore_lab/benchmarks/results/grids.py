@@ -6,7 +6,7 @@ The overview can include published figures, marked as quoted.
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -23,13 +23,17 @@ FEW_IMAGES, FEW_ITEMS = 20, 30
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of text: the first column is the row name, `notes` are below; cells (row, column) in `best` are bold."""
+    """A table of text: the first column is the row name, `notes` are below; cells (row, column) in `best` are bold.
+
+    `exact` has the number of each cell whose text is not that number, such as <0.001.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     best: frozenset[tuple[int, int]] = frozenset()
+    exact: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
 
 def result_grids(results: Sequence[Result]) -> list[Grid]:

@@ -14,6 +14,7 @@ from msdscore.explain.save import rendered
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore_lab.benchmarks.results.result import Result
 
+_MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 _INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
 _TEX = {
     "\\": r"\textbackslash{}",
@@ -50,10 +51,10 @@ def latex(grid: Grid) -> str:
 def escape(text: str) -> str:
     r"""Escape text for LaTeX.
 
-    >>> escape("tau_c 95 %")
-    'tau\\_c 95 \\%'
+    >>> escape("tau_c 95 %"), escape("-0.5 of vit-b-16")
+    ('tau\\_c 95 \\%', '$-$0.5 of vit-b-16')
     """
-    return "".join(_TEX.get(letter, letter) for letter in text)
+    return "".join(_TEX.get(letter, letter) for letter in _MINUS.sub("−", text))
 
 
 def _row(cells: Sequence[str], best: Collection[int] = ()) -> str:
@@ -67,9 +68,13 @@ def _csv(grids: Sequence[Grid]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["table", "row", "column", "value", "low", "high"])
     for grid in grids:
-        for row in grid.rows:
-            for column, value, low, high in _records(grid.columns[1:], row[1:]):
-                writer.writerow([grid.title, row[0], column, value, low, high])
+        for index, row in enumerate(grid.rows):
+            cells = [
+                f"{grid.exact[index, column]:.6g}" if (index, column) in grid.exact else cell
+                for column, cell in enumerate(row)
+            ]
+            for column, value, low, high in _records(grid.columns[1:], cells[1:]):
+                writer.writerow([grid.title, row[0], column.removesuffix(" ↓"), value, low, high])
     return buffer.getvalue()
 
 
@@ -119,8 +124,10 @@ def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
             raise unknown_name("column", name, headings[1:])
     selected = [0, *(headings.index(name) for name in names)]
     best = frozenset((row, selected.index(column)) for row, column in grid.best if column in selected)
+    exact = {(row, selected.index(column)): grid.exact[row, column] for row, column in grid.exact if column in selected}
     rows = tuple(tuple(row[column] for column in selected) for row in grid.rows)
-    return replace(grid, columns=tuple(grid.columns[column] for column in selected), rows=rows, best=best)
+    chosen = tuple(grid.columns[column] for column in selected)
+    return replace(grid, columns=chosen, rows=rows, best=best, exact=exact)
 
 
 def draw(results: Sequence[Result], kind: str) -> bytes:
