@@ -1,6 +1,6 @@
 """Explanations to print, to show in a notebook, and to save."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from PIL.Image import Image
 
-from msdscore.core.arrays import to_numpy
+from msdscore.core.arrays import Array, Float, to_numpy
 from msdscore.core.embeddings import take
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, MissingExtraError, RowError
@@ -18,7 +18,7 @@ from msdscore.explain.maps import check_projection
 from msdscore.explain.presentation import presentation_of
 from msdscore.explain.save import KINDS, document, encoded
 from msdscore.explain.terms import Attribution, image_of, terms_of
-from msdscore.forms.base import Measurement, Unit
+from msdscore.forms.base import Unit
 from msdscore.forms.references import agreed_words, p_value_with_references
 from msdscore.io.images import ImageSource
 from msdscore.io.outputs.targets import check_target, put
@@ -174,36 +174,30 @@ def explain_embedded(
     # A caption is read once, for the image and for the references.
     pipeline = pipeline if references is None else pipeline.remembering_texts()
     texts = pipeline.embed_texts(captions).require()
-    measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
-    form = pipeline.form
+    measured, form = pipeline.measure(images, texts, [0] * len(captions), range(len(captions))), pipeline.form
     rows = numbers(measured, form)
     compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))
     if compared:
         rows = tuple(comparison.added_to(row) for comparison, row in zip(compared, rows, strict=True))
     scores = Scores.of(captions, rows, [0] * len(captions), form, pipeline.signature)
     terms = terms_of(form, images, texts, measured)
-    units = [form.units(measured, number) for number in range(len(captions))]
-    words = [form.words(measured, number) for number in range(len(captions))] if compared else []
-    for number, comparison in enumerate(compared):
-        units[number] = _with_references(units[number], words[number], comparison)
-    named = _named(pipeline, images, texts, measured, units, doubt)
-    for number, comparison in enumerate(compared):
-        missing, suggestions = named[number]
-        named[number] = _missing_words(missing, words[number], comparison), suggestions
-    for number, score in enumerate(scores):
-        if not score.readable:
-            units[number], named[number] = _not_judged(units[number]), ((), ())
-    layout = measured.patches[0]
+    layout, projection, name_words = measured.patches[0], presentation_of(form).projection, _namer(pipeline, images)
     visible = to_numpy(images.vectors.mask)[0, : len(layout.boxes)]
-    return Explanations(
-        tuple(
-            Explanation(
-                score, image, layout, measured.tokens[number], terms[number], visible, form,
-                units[number], *named[number], doubt, presentation_of(form).projection,
-            )
-            for number, score in enumerate(scores)
-        )
-    )  # fmt: skip
+    explained = []
+    for number, score in enumerate(scores):
+        units, words = form.units(measured, number), form.words(measured, number)
+        if compared:
+            units = _with_references(units, words, compared[number])
+        missing, suggestions = name_words(units, words, texts.vectors.points[texts.row(number)], doubt)
+        if compared:
+            missing = _missing_words(missing, words, compared[number])
+        if not score.readable:
+            units, missing, suggestions = _not_judged(units), (), ()
+        explained.append(Explanation(
+            score, image, layout, measured.tokens[number], terms[number], visible, form,
+            units, missing, suggestions, doubt, projection,
+        ))  # fmt: skip
+    return Explanations(tuple(explained))
 
 
 def _with_references(units: Sequence[Unit], words: Sequence[Word], compared: ReferenceComparison) -> tuple[Unit, ...]:
@@ -237,30 +231,29 @@ def _not_judged(units: Sequence[Unit]) -> tuple[Unit, ...]:
     )
 
 
-def _named(
-    pipeline: Pipeline,
-    images: Embedded,
-    texts: Embedded,
-    measured: Measurement[Any],
-    units: Sequence[Sequence[Unit]],
-    doubt: float,
-) -> list[tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]]:
-    """Return, for every caption, missing words and words that would fit better."""
+Named = tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]
+
+
+def _namer(
+    pipeline: Pipeline, images: Embedded
+) -> Callable[[Sequence[Unit], Sequence[Word], Float[Array, "tokens dim"], float], Named]:
+    """Return a function from a caption's words and token vectors to missing words and words that would fit better."""
     vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
     if vocabulary is None or not presentation_of(pipeline.form).names_words:
-        return [((), ())] * len(units)
+        return lambda units, words, points, doubt: ((), ())
     if pipeline not in _namers:
         _namers[pipeline] = Namer(pipeline, vocabulary)
     namer = _namers[pipeline]
     probabilities = namer.probabilities(images)
-    named = []
-    for number, own in enumerate(units):
-        words = pipeline.form.words(measured, number)
-        points = texts.vectors.points[int(measured.text_of[number])]
-        doubtful = [position for position, unit in enumerate(own) if unit.p_value is not None and unit.p_value < doubt]
+
+    def name_words(
+        units: Sequence[Unit], words: Sequence[Word], points: Float[Array, "tokens dim"], doubt: float
+    ) -> Named:
+        doubtful = [number for number, unit in enumerate(units) if unit.p_value is not None and unit.p_value < doubt]
         suggestions = tuple(namer.suggestions(probabilities, words, doubtful))
-        named.append((namer.missing(probabilities, words, points, doubtful), suggestions))
-    return named
+        return namer.missing(probabilities, words, points, doubtful), suggestions
+
+    return name_words
 
 
 _namers: WeakKeyDictionary[Pipeline, Namer] = WeakKeyDictionary()  # values that depend only on a bank are computed once

@@ -92,7 +92,7 @@ def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[
 
 
 def soften(
-    similarity: Sequence[float], msd: Sequence[float], group: Sequence[int], form: Form
+    similarity: Sequence[float] | Floats, msd: Sequence[float] | Floats, group: Sequence[int], form: Form
 ) -> tuple[list[float], list[float]]:
     """Return the uncertainty and Soft-MSD of every caption; equal group numbers are one candidate set."""
     if not len(similarity):
@@ -309,20 +309,16 @@ class Scores:
         valid = [index for index, row in enumerate(scored) if isinstance(row, Numbers)]
         rows = [row.values for row in scored if isinstance(row, Numbers)]
         has_references = any(references.NAMES[0] in row for row in rows)
-        names = number_names(added(form.group, references=has_references))
-        values: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names}
-        # A caption that was compared with references only has no score with an image.
-        similarity, msd = (
-            [np.nan if value is None else value for value in values[name]] for name in ("similarity", "msd")
-        )
-        values["uncertainty"], values["soft_msd"] = soften(similarity, msd, [sets[index] for index in valid], form)
-        columns = {}
-        for name, known_values in values.items():
+        columns = dict[str, npt.NDArray[Any]]()
+        for name in number_names(added(form.group, references=has_references)):
             # Captions without a number have 0 as counts, else NaN.
             is_count = COLUMNS[name].kind == "count"
-            column = np.zeros(len(scored), dtype=np.int64) if is_count else np.full(len(scored), np.nan)
-            column[valid] = [np.nan if value is None else value for value in known_values]
-            columns[name] = column
+            columns[name] = np.zeros(len(scored), dtype=np.int64) if is_count else np.full(len(scored), np.nan)
+            columns[name][valid] = [np.nan if (value := row.get(name)) is None else value for row in rows]
+        # A caption that was compared with references only has no score with an image, but NaN.
+        columns["uncertainty"][valid], columns["soft_msd"][valid] = soften(
+            columns["similarity"][valid], columns["msd"][valid], [sets[index] for index in valid], form
+        )
         distinct_sets, inverse = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True)
         counts = np.bincount(inverse[valid], minlength=len(distinct_sets))
         errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
