@@ -56,6 +56,17 @@ def test_vectors_equal_the_encoder_and_items_are_encoded_once(tmp_path, on_disk)
     assert (cached.signature, cached.bank, cached.recommended) == (wrapped.signature, None, wrapped.recommended)
 
 
+def test_tokens_without_a_vector_are_counted_from_the_disk_too(tmp_path):
+    pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
+    texts = ["a red square", "a blue ball on the left"]
+    expected = load_encoder("mini", device="cpu").encode_texts(texts)
+    for _ in range(2):  # written, then read
+        cached = CachedEncoder(load_encoder("mini", device="cpu"), disk=kept(tmp_path))
+        same(cached.encode_texts(texts), expected)
+        assert cached.encode_texts(texts).token_counts.tolist() == [3, 6]
+    assert expected.lengths.tolist() == [2, 3]
+
+
 def test_disk_cache_is_shared_by_runs_but_not_by_encoders(tmp_path):
     first, second = CountingEncoder(), CountingEncoder()
     expected = CachedEncoder(first, disk=kept(tmp_path)).encode_texts(TEXTS)

@@ -33,6 +33,7 @@ def scores():
         "short": Paper.preset("short"),
         "long": Paper.preset("long"),
         "authors": Paper.preset("authors"),
+        "paper": Paper.preset("paper"),
         "support": Paper(gate="support"),
     }.items():
         ranked = Scorer("toy", config).rank(scene(), CAPTIONS)
@@ -40,7 +41,7 @@ def scores():
     return table
 
 
-@pytest.mark.parametrize("preset", ["short", "long", "authors", "support"])
+@pytest.mark.parametrize("preset", ["short", "long", "authors", "paper", "support"])
 def test_scores_equal_the_golden_file(preset):
     expected = json.loads(GOLDEN.read_text(encoding="utf-8"))[preset]
     for row, kept in zip(scores()[preset], expected, strict=True):

@@ -49,3 +49,19 @@ def test_caption_vectors_and_scores_equal_the_golden_file(scorer):
         assert evidence == pytest.approx(kept["evidence"], abs=2e-2)
         for name in ("similarity", "negation", "precision", "information", "penalty", "match"):
             assert getattr(item.score, name) == pytest.approx(kept[name], abs=1e-2)
+
+
+def test_length_in_the_papers_form_counts_all_tokens(scorer):
+    text = "two dogs are running on the beach next to a man in a red shirt"  # 15 words, seven of them content words
+    image = open_image(generated(0))
+    assert scorer.score(image, text).length == 7  # tokens with a vector
+    for form in ("short", "paper", "paper-long"):
+        score = Scorer(scorer.encoder, form).score(image, text)
+        assert score.length == 15
+        assert score.beta == pytest.approx(1 / (1 + np.exp((15 - 20) / 3)))
+        explanation = Scorer(scorer.encoder, form).explain(image, text)
+        support = sum(unit.term for unit in explanation.units if unit.term is not None)
+        assert support == pytest.approx(-0.1 * (1 - score.beta) * score.support, abs=1e-6)
+        # The gap of a word of one token is its term times the number of terms, of which only content words have one.
+        (dogs,) = (unit for unit in explanation.units if unit.text == "dogs")
+        assert dogs.gap * 0.1 * (1 - score.beta) / 7 == pytest.approx(-dogs.term, abs=1e-6)

@@ -53,12 +53,14 @@ class TokenLayout:
     `spans` are (start, end) character offsets into the original caption, one per point. `windows` is the number of
     windows of the text tower that the caption took; `cut` the number of its tokens dropped by truncation.
     `warnings` describe properties of the caption that affect its score, such as words that the encoder cannot read.
+    `omitted` is the number of tokens without a point: function words, if an encoder has vectors of content words only.
     """
 
     spans: tuple[tuple[int, int], ...]
     windows: int = 1
     cut: int = 0
     warnings: tuple[str, ...] = ()
+    omitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,12 @@ class Embeddings:
         """The number of real points of every item."""
         xp = namespace(self.mask)
         return xp.sum(astype(self.mask, xp.int64), axis=1)
+
+    @property
+    def token_counts(self) -> Int[Array, " batch"]:
+        """The number of tokens of every caption, with those that have no point."""
+        omitted = [layout.omitted if isinstance(layout, TokenLayout) else 0 for layout in self.layout]
+        return self.lengths + integers(omitted, like=self.mask) if any(omitted) else self.lengths
 
     @property
     def nbytes(self) -> int:

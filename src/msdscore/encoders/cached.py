@@ -37,7 +37,7 @@ _MEMORY = 512 << 20
 OBJECTS = 3072  # bytes of an item in addition to its vectors: tensors, layout and key, measured on short captions
 _IMAGE, _TEXT = "i", "t"  # first letter of a key
 
-_FORMAT = 3
+_FORMAT = 4
 _CHECK = 16  # bytes of the checksum before the content of a file
 _LAYOUT = "layout"  # name of the tensor that contains a layout as JSON bytes
 _MARK, _LOCK, _TEMPORARY = "signature.txt", ".removing.lock", ".tmp"
@@ -361,6 +361,7 @@ def _embeddings(content: bytes, device: Device) -> Embeddings:
     if "boxes" in tensors:
         layout = PatchLayout(tuple(facts["size"]), tuple(facts["grid"]), tensors["boxes"], warnings)
     else:
-        layout = TokenLayout(tuple(map(tuple, facts["spans"])), facts["windows"], facts["cut"], warnings)
+        spans = tuple(map(tuple, facts.pop("spans")))
+        layout = TokenLayout(**{**facts, "spans": spans, "warnings": warnings})
     points, mask, pooled = (on_device(tensors[name][np.newaxis], device) for name in ("points", "mask", "pooled"))
     return Embeddings(points, mask, pooled, (layout,))

@@ -254,6 +254,10 @@ class Form(ABC):
         """Return the vectors of images or captions whose cosine is the similarity."""
         return batch.pooled
 
+    def lengths(self, texts: Embeddings) -> Int[Array, " captions"]:
+        """Return the length of every caption: the number of its tokens with a vector."""
+        return texts.lengths
+
     def warnings(self, measured: Measurement[Any], pair: int) -> tuple[str, ...]:
         """Return warnings about the caption of a pair, besides those of the encoder."""
         return ()
@@ -275,7 +279,7 @@ class Form(ABC):
         layouts, (_, text_rows) = sides.layouts, sides.rows
         return Measurement(
             total(take_rows(images, sides.image_of) * take_rows(texts, sides.text_of)),
-            take_rows(sides.texts.lengths, sides.text_of),
+            take_rows(self.lengths(sides.texts), sides.text_of),
             sides.image_of,
             sides.text_of,
             tuple(layout for layout in sides.images.layout if isinstance(layout, PatchLayout)),

@@ -171,6 +171,10 @@ class Paper(Form):
         """Return the encoder's pooled vectors, or the normalised mean of its local ones."""
         return batch.pooled if self.pool == "model" else masked_mean(batch.points, batch.mask)
 
+    def lengths(self, texts: Embeddings) -> Int[Array, " captions"]:
+        """Return L, the number of tokens of every caption, with those that have no vector."""
+        return texts.token_counts
+
     def terms(self, sides: Sides, bank: Bank | None) -> Divergence:
         """Compute both divergences of every pair, one term per patch and per token."""
         return diverge(
@@ -219,7 +223,7 @@ class Paper(Form):
         """Return the words and marks of a caption with the term and the gap of each; none for one without tokens."""
         words = self.words(measured, pair)
         terms = float64(measured.terms.support_terms[pair])
-        size = int(measured.lengths[pair])
+        size = len(measured.tokens[pair].spans)
         weight = self.alpha * (1 - float(self.betas(measured.lengths[pair : pair + 1])[0]))
         facts: dict[int, dict[str, Any]] = {}
         for number, word in enumerate(words):

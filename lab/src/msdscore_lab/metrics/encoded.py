@@ -59,13 +59,13 @@ load_msd = partial(load_column, "msd")
 
 
 def load_tokens() -> Loaded:
-    """Caption length L as in the score: the number of tokens with a vector."""
+    """Caption length L as in the paper's form: the number of tokens."""
     return _loaded(_tokens)
 
 
 def _tokens(batch: Cases) -> Floats:
     vectors = vectors_of(batch)
-    return vectors.spread(to_numpy(vectors.texts.lengths)[vectors.pair_texts])
+    return vectors.spread(to_numpy(vectors.texts.token_counts)[vectors.pair_texts])
 
 
 def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the name of the option

@@ -209,7 +209,11 @@ def keep_content(features: Features, texts: Sequence[str]) -> Features:
     layouts = [layout for layout in features.layout if isinstance(layout, TokenLayout)]
     chosen = [content_tokens(text, layout.spans) for text, layout in zip(texts, layouts, strict=True)]
     fewer = tuple(
-        replace(layout, spans=tuple(layout.spans[number] for number in numbers))
+        replace(
+            layout,
+            spans=tuple(layout.spans[number] for number in numbers),
+            omitted=len(layout.spans) - len(numbers),
+        )
         for layout, numbers in zip(layouts, chosen, strict=True)
     )
     points, width = features.points, max(map(len, chosen), default=0)

@@ -219,7 +219,11 @@ class OnnxEncoder:
             return [range(len(layout.spans)) for layout in batch.layout], batch.layout
         chosen = [content_tokens(text, layout.spans) for text, layout in zip(texts, batch.layout, strict=True)]
         fewer = tuple(
-            replace(layout, spans=tuple(layout.spans[number] for number in numbers))
+            replace(
+                layout,
+                spans=tuple(layout.spans[number] for number in numbers),
+                omitted=len(layout.spans) - len(numbers),
+            )
             for layout, numbers in zip(batch.layout, chosen, strict=True)
         )
         return list(chosen), fewer
