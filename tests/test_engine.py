@@ -542,20 +542,6 @@ def test_infinities_of_tables_are_reported_and_missing_numbers_are_not(tmp_path)
     assert read_rows(tmp_path / "text.jsonl")[0]["loss"] == "1e999"  # text is not changed
 
 
-def test_prefix_avoids_clashing_columns(tmp_path):
-    make_input(tmp_path)
-    path, output = tmp_path / "odd.jsonl", tmp_path / "out.parquet"
-    path.write_text("\n".join(map(json.dumps, [*ODD, {"image": "gone.png", "caption": "x"}])))
-    made = run(Scorer("toy"), path, output, prefix="toy_")
-    assert (made.renamed, made.failed) == ({}, 1)
-    table = pq.read_table(output)
-    assert {f"toy_{name}" for name in COLUMNS} <= set(table.column_names)
-    assert table.column("error").to_pylist() == ["mine", None, None, None]
-    assert table.column("toy_error").to_pylist()[3].endswith("gone.png: no such file")
-    with pytest.raises(RunError, match='another prefix \\("toy_", now ""\\)'):
-        run(Scorer("toy"), path, output)
-
-
 def test_parquet_preserves_column_types(tmp_path):
     make_input(tmp_path)
     schema = pa.schema(
@@ -880,11 +866,6 @@ def test_input_deleted_during_a_run_is_reported(tmp_path):
 
     with pytest.raises(RunError, match=r"rows\.jsonl: can no longer be read \(No such file"):
         run(Scorer("toy"), path, tmp_path / "out.parquet", progress=delete)
-
-
-def test_prefix_must_be_printable(tmp_path):
-    with pytest.raises(ConfigError, match=r"a prefix must be printable.* got '\\n'"):
-        RunOptions(prefix="\n")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])

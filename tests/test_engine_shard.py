@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -196,20 +197,15 @@ def test_shard_whose_folder_of_parts_is_in_use_is_scored(tmp_path):
     assert output.read_bytes() == clean.read_bytes()
 
 
-def test_copied_columns_change_without_scoring(tmp_path, monkeypatch):
+def test_finished_shard_with_other_copied_columns_is_rejected(tmp_path):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
-    with_column = ShardOptions(copied=("sha256", "key"))
     score_shard(TOY, source, output)
-    plain = output.read_bytes()
-    score_shard(TOY, source, tmp_path / "fresh.parquet", with_column)
-    with monkeypatch.context() as patch:
-        patch.setattr(ScorerSpec, "build", lambda self: pytest.fail("nothing is scored"))
-        result = score_shard(TOY, source, output, with_column)
-        assert (result.fresh, result.rows) == (False, 6)
-        assert output.read_bytes() == (tmp_path / "fresh.parquet").read_bytes()
-        patch.setattr("msdscore.run.shards.open_rows", lambda *_, **__: pytest.fail("removing columns reads no input"))
-        score_shard(TOY, source, output)
-        assert output.read_bytes() == plain
+    before, with_column = output.read_bytes(), ShardOptions(copied=("sha256", "key"))
+    with pytest.raises(RunError, match="was scored with other copied; pass --overwrite"):
+        score_shard(TOY, source, output, with_column)
+    assert output.read_bytes() == before
+    score_shard(TOY, source, output, replace(with_column, overwrite=True))
+    assert {"sha256", "input_key"} <= set(pq.read_schema(output).names)
 
 
 def test_verify_accepts_a_touched_tar(tmp_path):

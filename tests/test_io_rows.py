@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from msdscore.errors import InputError, RunError
 from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.formats import INPUT_FORMATS
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.run.parts import plan, row_keys
 
@@ -422,13 +421,12 @@ def test_missing_and_unknown_inputs_are_rejected(tmp_path):
         open_rows(write(tmp_path / "rows", ""))
     with pytest.raises(InputError, match="no such folder of images"):
         open_rows(jsonl(tmp_path / "a.jsonl", {"image": "a", "caption": "b"}), images=tmp_path / "none")
-    with pytest.raises(InputError, match=r"a folder without state\.json"):
+    with pytest.raises(InputError, match=r"is a folder; expected a file of rows"):
         open_rows(tmp_path)
     with pytest.raises(InputError, match="cannot be read as a table"):
         open_rows(write(tmp_path / "a.parquet", "PAR1 but not really"))
     assert rows_of(write(tmp_path / "rows", '{"image": "a", "caption": "b"}'), format="jsonl")[0].caption == "b"
     assert rows_of(write(tmp_path / "empty.jsonl", "\n\n")) == []
-    assert "dataset" in INPUT_FORMATS
 
 
 def test_relative_image_paths(tmp_path):
@@ -582,41 +580,16 @@ def test_json_documents_are_read_in_chunks(tmp_path, monkeypatch):
     assert [dict(row.columns) for row in found] == rows
 
 
-def test_saved_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    rows = [{"id": f"r{i}", "caption": CAPTIONS[i % 5], "image": f"{i}.jpg"} for i in range(150)]
-    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "set", num_shards=3)
-    found = list(open_rows(tmp_path / "set").read())
-    assert [dict(row.columns) for row in found] == rows
-    assert found[149].image == tmp_path / "set" / "149.jpg"
-    with open_rows(tmp_path / "set") as source:
-        assert source.total == 150
-        assert list(source.read()) == found
-    # Old versions stored the order of a shuffled dataset in a separate file.
-    state = json.loads((tmp_path / "set" / "state.json").read_text())
-    for change in ({"_indices_data_files": [{"filename": "indices.arrow"}]}, {"_data_files": []}):
-        (tmp_path / "set" / "state.json").write_text(json.dumps(state | change))
-        with pytest.raises(InputError, match="saved by a very old version of datasets; load it and save it again"):
-            open_rows(tmp_path / "set")
-
-
-def test_saved_datasets_with_images_and_splits(tmp_path):
+def test_parquet_file_of_a_hugging_face_dataset(tmp_path):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
     path = str(write(tmp_path / "b.jpg", "b"))
     data = {"image": [{"bytes": b"abc", "path": None}, {"bytes": None, "path": path}], "text": ["x", "y"]}
-    part = datasets.Dataset.from_dict(data, features=features)
     datasets.disable_progress_bars()
-    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "set")
-    (tmp_path / "b.jpg").unlink(missing_ok=True)
-    with pytest.raises(InputError, match=r"several splits; pass one of them: .*set/train, .*set/test"):
-        open_rows(tmp_path / "set")
-    found = rows_of(tmp_path / "set" / "test")
-    assert found[0].image == b"abc"
-    assert found[0].columns == {"image": None, "text": "x"}
-    # Saving embedded the bytes of the second image and kept its name.
-    assert (found[1].image, found[1].columns) == (b"b", {"image": "b.jpg", "text": "y"})
+    datasets.Dataset.from_dict(data, features=features).to_parquet(tmp_path / "rows.parquet")
+    found = rows_of(tmp_path / "rows.parquet")
+    assert (found[0].image, found[0].columns) == (b"abc", {"image": None, "text": "x"})
+    assert (found[1].image, found[1].columns) == (Path(path), {"image": path, "text": "y"})
 
 
 def test_fingerprint_depends_on_the_content(tmp_path):
@@ -798,12 +771,3 @@ def test_decompression_bomb_is_rejected(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"rows\.jsonl\.gz: expands to more than 1,048,576 bytes, 100 times its size"):
         rows_of(path)
     assert not list(Path(gettempdir()).glob("msdscore-*.input"))
-
-
-@pytest.mark.parametrize(
-    "state", ["[]", "{", '{"_data_files": 3}', '{"_data_files": [1]}', '{"_data_files": [{}]}', "[" * 9999]
-)
-def test_saved_dataset_with_damaged_state_is_a_one_line_error(tmp_path, state):
-    (tmp_path / "state.json").write_text(state)
-    with pytest.raises(InputError, match=r"is damaged|old version"):
-        rows_of(tmp_path)

@@ -19,7 +19,7 @@ from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import open_rows
 from msdscore.report.build import ReportOptions, build, rows_with_images, worst
 from msdscore.report.results import read_results, standings
-from msdscore.run.rows import RunOptions, score_rows
+from msdscore.run.rows import score_rows
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"
 SYSTEMS = {"good": 0.0, "poor": 0.7}
@@ -166,13 +166,13 @@ def test_embedded_images_are_read_from_the_scored_file(tmp_path):
     assert "--rows with the file or folder that was scored" in without.unseen[0]
 
 
-def test_columns_and_prefix_of_the_run_are_used(tmp_path):
+def test_columns_of_the_run_are_used(tmp_path):
     two_coloured("green", "red").save(tmp_path / "a.png")
     rows = [{"Photo": "a.png", "alt": text, "msd": "mine"} for text in ("green and red", "a dog")]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for name, prefix in (("plain.csv", ""), ("own.jsonl", "toy_")):
+    for name in ("plain.csv", "own.jsonl"):
         with open_rows(tmp_path / "rows.jsonl", columns=ColumnNames(image="photo", caption="alt")) as source:
-            score_rows(Scorer("toy").pipeline, source, tmp_path / name, RunOptions(prefix=prefix))
+            score_rows(Scorer("toy").pipeline, source, tmp_path / name)
         results = read_results(tmp_path / name)
         assert results.captions == ("green and red", "a dog")
         assert not np.isnan(results.numbers["msd"]).any()

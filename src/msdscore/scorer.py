@@ -388,7 +388,7 @@ class Scorer:
         """Score the rows of a file into another file, as `msdscore score` does; an interrupted call is resumed.
 
         Args:
-            rows: File of rows: JSON lines, JSON, CSV, TSV, Parquet, a saved dataset or a tar.
+            rows: File of rows: JSON lines, JSON, CSV, TSV, Parquet or a tar.
             output: Output file, by its suffix: Parquet, JSON lines, JSON, CSV or TSV.
             images: Folder of relative paths.
             columns: Names of the input columns, if they are not the usual ones.

@@ -55,7 +55,6 @@ class TargetOptions:
     output: str | None = option(
         OUTPUT, None, "--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv, .json) or folder; - prints rows."
     )
-    prefix: str = option(OUTPUT, "", help="Prefix of the names of added columns.")
     excel_safe: bool = option(
         OUTPUT, False, "--excel-safe", help="For .csv and .tsv: prefix text that spreadsheets would evaluate with '."
     )
@@ -119,7 +118,7 @@ def score(
     """Score captions of one image, every row of a file, or shards into a folder.
 
     An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results or annotations,
-    id-to-caption JSON, a saved dataset; text also with .gz or .zst) is scored in parts; the same command resumes an
+    id-to-caption JSON; text also with .gz or .zst) is scored in parts; the same command resumes an
     interrupted run, and scores a finished one again if its images have changed. Captions of one image are a candidate
     set, unless a column group defines the sets; a list of captions in a row is a separate set. Reference captions, in
     a column references (a list) or in --references FILE, add ref_msd; rows that have them need no image. An output
@@ -173,8 +172,7 @@ def estimated_shards(sources: list[str], part: str | None) -> list[str]:
     """Return the inputs to estimate: the shards of a folder or pattern, or one file of rows."""
     from msdscore.io.stores import expand_all
 
-    is_one = sources[0] == "-" or Path(sources[0], "state.json").is_file()  # a saved dataset is one input
-    shards = sources[:1] if is_one else part_of(expand_all(sources), part)
+    shards = sources[:1] if sources[0] == "-" else part_of(expand_all(sources), part)
     if not shards:
         raise ConfigError(f"part {part} of {sources[0]} has no shards; expected fewer parts")
     return shards
@@ -235,7 +233,7 @@ def score_file(
                 f"or ids such as {name}, got such as {references.example}"
             )
     how = RunOptions(
-        overwrite=target.overwrite, retry=target.retry, prefix=target.prefix, verify=spec.verify,
+        overwrite=target.overwrite, retry=target.retry, verify=spec.verify,
         excel_safe=target.excel_safe, worst=target.worst_words or 0,
     )  # fmt: skip
     with rows_file(output) as path, bar("scoring") as show:
@@ -256,7 +254,7 @@ def score_file(
     if rows.images is None and any(map(_is_missing_file, result.reasons)):
         tell("  relative paths start at the folder of the rows; if the images are elsewhere, pass --images FOLDER")
     for name, new in result.renamed.items():
-        tell(f"the input column {name} is renamed to {new}; use --prefix to preserve its name")
+        tell(f"the input column {name} is renamed to {new}")
     for name in rows.layout.without_bytes if output is not None else ():
         tell(
             f"the image bytes of column {name} are not copied, only their paths; for a subset with images, score into "
@@ -318,8 +316,8 @@ def score_shards(
     from msdscore.run.workers import plan_jobs
 
     jobs = part_of(plan_jobs(sources, folder), workers.part)
-    if target.prefix or rows.input_format or target.excel_safe:
-        raise ConfigError("--prefix, --input-format and --excel-safe are for files of rows, not for shards")
+    if rows.input_format or target.excel_safe:
+        raise ConfigError("--input-format and --excel-safe are for files of rows, not for shards")
     if rows.references is not None or rows.reference:
         raise ConfigError("--references is for files of rows; shards have references in their column references")
     how = ShardOptions(

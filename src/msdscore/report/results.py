@@ -16,7 +16,6 @@ from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.targets import RUN_NOTES
-from msdscore.run.parts import WORST, renamed
 from msdscore.select.scores import open_scores
 
 Floats = npt.NDArray[np.float64]
@@ -72,8 +71,8 @@ def read_results(path: Path) -> Results:
         with ExitStack() as stack:
             records = open_records(file, format=None, until=stack)
             shard = {"shard": file.stem} if path.is_dir() else {}
-            rows += [_unprefixed(record.values, run.prefix) | shard for record in records.read()]
-        columns |= _unprefixed(dict.fromkeys(records.columns or ()), run.prefix)
+            rows += [record.values | shard for record in records.read()]
+        columns |= dict.fromkeys(records.columns or ())
     names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
     if "msd" not in names or not any(set(parts) <= set(names) for parts in (EVIDENCE, PAPER)):
         expected = f"msd, and {' and '.join(EVIDENCE)} or {' and '.join(PAPER)}"
@@ -112,7 +111,6 @@ class RunFacts:
 
     signature: str = ""
     signed: str = ""  # the signature with the number of references
-    prefix: str = ""  # of the columns that scoring added
     columns: ColumnNames = field(default_factory=ColumnNames)
     source: Path | None = None  # the file that was scored, if it still exists
     images: Path | None = None  # the folder of images that it was scored with
@@ -128,7 +126,6 @@ def run_facts(path: Path) -> RunFacts:
         return RunFacts(
             signature=str(manifest["signature"]),
             signed=str(notes.get("signed", manifest["signature"])),
-            prefix=manifest.get("prefix", ""),
             columns=ColumnNames(**manifest.get("columns", {})),
             source=scored if scored and scored.exists() else None,
             images=Path(manifest["images"]) if manifest.get("images") else None,
@@ -136,13 +133,6 @@ def run_facts(path: Path) -> RunFacts:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return RunFacts()
-
-
-def _unprefixed(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return a row with our columns without prefix; input columns with these names are renamed."""
-    ours = {prefix + name: name for name in COLUMNS}
-    new_names = renamed(row, (*COLUMNS, WORST)) if prefix else {}
-    return {ours.get(name) or new_names.get(name, name): value for name, value in row.items()}
 
 
 def signature_of(path: Path, *, signed: bool = False) -> str:

@@ -52,7 +52,6 @@ class RunOptions:
 
     overwrite: bool = False
     retry: bool = False
-    prefix: str = ""
     part_rows: int = PART_ROWS
     verify: bool = False
     excel_safe: bool = False
@@ -63,8 +62,6 @@ class RunOptions:
             raise ConfigError(f"part_rows must be at least 1, got {self.part_rows}")
         if self.worst < 0:
             raise ConfigError(f"worst must not be negative, got {self.worst}")
-        if not self.prefix.isprintable():
-            raise ConfigError(f"a prefix must be printable, since column names start with it; got {self.prefix!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,21 +153,18 @@ def _write_output(
     spec: Mapping[str, Any] | None,
 ) -> ScoredFile:
     """Merge the parts into the output, and record what it was scored from."""
-    output, added = run.output, [how.prefix + name for name in (*COLUMNS, WORST)]
-    new_names = renamed(columns.names.union(source.layout.seen), added)
+    output, new_names = run.output, renamed(columns.names.union(source.layout.seen), (*COLUMNS, WORST))
     scores = collect(run.tables(), pipeline.form)
     # How many references rows have is known at the end: files are compared without it.
     name = REFERENCE_NAMES[0]
     counts = scores[name].drop_null().to_pylist() if name in scores.column_names else []
     signature = signed(pipeline.signature, counts) if counts else pipeline.signature
-    tables = _output_tables(columns, scores, new_names, output.suffix, prefix=how.prefix)
+    tables = _output_tables(columns, scores, new_names, output.suffix)
     keys = [done.keys[number] for number in sorted(done.keys)]
     summary = run.finish(
         map(without_formulas, tables) if how.excel_safe else tables,
         metadata={"msdscore": pipeline.signature, "signed": signature},
         notes={"parts": keys, "spec": spec, "source": source.path, "renamed": new_names, "signed": signature},
-        errors=f"{how.prefix}error",
-        warnings=f"{how.prefix}warnings",
         check=partial(source.check_unchanged, partial(_has_rows, source, how, keys)),
     )
     return ScoredFile(
@@ -222,11 +216,10 @@ def _have_numbers(source: RowSource, ids: list[Any]) -> bool | None:
 
 
 def _output_tables(
-    columns: InputColumns, scores: pa.Table, new_names: Mapping[str, str], suffix: str, *, prefix: str
+    columns: InputColumns, scores: pa.Table, new_names: Mapping[str, str], suffix: str
 ) -> Iterator[pa.Table | JsonRows]:
     """Yield the tables of the output: all rows in order, input columns first, then the added ones."""
-    scores = text_in_csv(scores, "warnings", suffix)
-    scores, start = scores.rename_columns([prefix + name for name in scores.column_names]), 0
+    scores, start = text_in_csv(scores, "warnings", suffix), 0
     for stored in columns.tables():
         added = scores.slice(start, len(stored))
         start += len(stored)
@@ -271,7 +264,6 @@ def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[s
         "images": source.images,
         "columns": asdict(source.names),
         "limits": asdict(limits),
-        "prefix": how.prefix,
         "part_rows": how.part_rows,
         "worst_words": how.worst,
         "excel_safe": how.excel_safe,

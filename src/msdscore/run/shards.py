@@ -1,7 +1,7 @@
 """Score one shard into one Parquet file; any scheduler can run it, and run it again."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -16,7 +16,7 @@ from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, sh
 from msdscore.forms.base import Form
 from msdscore.forms.columns import added as added_columns
 from msdscore.io import stores
-from msdscore.io.arrow import pa, pc, pq
+from msdscore.io.arrow import pa, pc
 from msdscore.io.inputs.ahead import read_ahead
 from msdscore.io.inputs.columns import ColumnNames, first_of
 from msdscore.io.inputs.finder import image_tables
@@ -48,8 +48,8 @@ Watch = Callable[[Iterator[Row]], Iterator[Row]]
 class ShardOptions:
     """How rows of a shard are read, and which columns its scores have besides the numbers.
 
-    `copied` are input columns that are copied to the scores; they are added to or removed from a finished shard
-    without scoring it again. `retry` scores a finished shard with failed rows again, `overwrite` any shard.
+    `copied` are input columns that are copied to the scores. `retry` scores a finished shard with failed rows again,
+    `overwrite` any shard.
     """
 
     columns: ColumnNames = field(default_factory=ColumnNames)
@@ -121,12 +121,12 @@ def score_shard(
     if finished is not None:
         _refuse_changed(finished, name, target, fingerprint, how)
         if record is not None and finished.spec == record:
-            return _finished(finished, name, target, how)
+            return _finished(finished, target)
     pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
     if facts is not None and facts.signature != pipeline.signature:
         raise RunError(f"{shortened(target)}: has scores of {facts.signature}, not of {pipeline.signature}; {REMEDY}")
     if finished is not None:
-        return _finished(finished, name, target, how)
+        return _finished(finished, target)
     before = pipeline.cache_use
     with closing(input_columns(how.copied)) as columns, ExitStack() as stack:
         read = _read(name, how, stack, ahead=is_gpu(pipeline.encoder.device) and os.name == "posix")
@@ -184,22 +184,13 @@ def score_table(columns: InputColumns, parts: Iterable[pa.Table], form: Form, co
     scores, stored = collect(parts, form), pa.concat_tables(columns.tables()).combine_chunks()
     numbers = [name for name in added_columns(form.group) if name not in ("warnings", "error")]
     table = {name: stored[name] for name in _IDENTIFYING.names}
-    table |= {name: scores[name] for name in numbers} | _texts(scores)
+    # Parquet has another name for the items of lists.
+    lists = {name: scores[name].cast(pa.list_(pa.string())) for name in (WORST, "warnings")}
+    table |= {name: scores[name] for name in numbers} | lists
     table |= {"status": pc.if_else(scores["error"].is_null(), SCORED, FAILED), "error": scores["error"]}
-    return _with_copied(table, stored, copied)
-
-
-def _texts(scores: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return the columns of lists in their type; Parquet has another name for the items of lists."""
-    return {name: scores[name].cast(pa.list_(pa.string())) for name in (WORST, "warnings")}
-
-
-def _with_copied(table: Mapping[str, Any], stored: pa.Table, copied: Sequence[str]) -> pa.Table:
-    """Return the columns of a score shard, followed by the copied ones of the input."""
     new_names = renamed(copied, table)
     present = [name for name in copied if _COPIED + name in stored.column_names]
-    copies = {new_names.get(name, name): stored[_COPIED + name] for name in present}
-    return pa.table({**table, **copies})
+    return pa.table({**table, **{new_names.get(name, name): stored[_COPIED + name] for name in present}})
 
 
 def _manifest(pipeline: Pipeline, fingerprint: str, how: ShardOptions) -> dict[str, Any]:
@@ -227,7 +218,7 @@ def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str,
             f"{shortened(name)}: was changed or touched after {shortened(target)} was scored from it; {again}"
         )
     for option, value in how.recorded().items():
-        if option != "copied" and facts.options.get(option) != value:
+        if facts.options.get(option) != value:
             raise RunError(f"{shortened(target)}: was scored with other {option}; {again}")
 
 
@@ -237,22 +228,9 @@ def _is_same_input(before: str, now: str) -> bool:
     return whole == whole_now if whole and whole_now else state == state_now
 
 
-def _finished(facts: ShardFacts, name: str, target: str, how: ShardOptions) -> ShardResult:
-    """Return the result of a finished shard, after replacing its copied columns if others are requested."""
+def _finished(facts: ShardFacts, target: str) -> ShardResult:
+    """Return the result of a finished shard."""
     drop_hidden_parts(target)
-    if facts.options.get("copied") != list(how.copied):
-        with stores.reading(target) as file:
-            stored = table = pq.read_table(file)
-        if how.copied:
-            with closing(input_columns(how.copied)) as columns, ExitStack() as stack:
-                count = sum(1 for _ in columns.watch(_read(name, how, stack)))
-                stored = pa.concat_tables(columns.tables()).combine_chunks()
-            if count != len(table):
-                raise RunError(f"{shortened(name)}: has {count} rows, and {shortened(target)} {len(table)}; {REMEDY}")
-        names = table.column_names[: table.column_names.index("error") + 1]
-        facts = replace(facts, options=how.recorded())
-        scores = {column: table[column] for column in names} | _texts(table)
-        write_shard(_with_copied(scores, stored, how.copied), target, facts)
     return _result(facts, target, fresh=False)
 
 

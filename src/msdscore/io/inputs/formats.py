@@ -27,10 +27,9 @@ _READERS = {
     "tsv": ("text", "TabDelimited"),
     "xlsx": ("tables", "Spreadsheet"),
     "parquet": ("tables", "ParquetTable"),
-    "dataset": ("tables", "SavedDataset"),
     "tar": ("tar_samples", "TarSamples"),
 }
-INPUT_FORMATS = tuple(_READERS)  # all but `dataset`, which is a folder, are file suffixes
+INPUT_FORMATS = tuple(_READERS)  # file suffixes
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
 # Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
 _MAX_BYTES, _MAX_RATIO = 1 << 30, 100
@@ -178,7 +177,7 @@ def has_input_suffix(path: Path) -> bool:
 
 
 def open_records(source: str | Path, *, format: str | None, until: ExitStack) -> Records:  # noqa: A002, the user's word
-    """Open the records of a file, a folder, a pipe or `-`; spooled input is deleted when `until` closes.
+    """Open the records of a file, a pipe or `-`; spooled input is deleted when `until` closes.
 
     A file compressed with gzip or Zstandard (`rows.jsonl.gz`, `rows.csv.zst`) is spooled in full: counting, hashing and
     resuming all need to read it again.
@@ -188,8 +187,13 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         raise InputError(f"{shortened(name)}: an address; score it as a shard into a folder (-o DIR), or download it")
     if name != "-" and not path.exists():
         raise InputError(f"{shortened(name)}: no such file")
+    if path.is_dir():
+        raise InputError(
+            f"{shortened(name)}: is a folder; expected a file of rows (of a Hugging Face dataset: to_parquet); a "
+            "folder of shards is scored into a folder (-o DIR)"
+        )
     suffix = without_compression(path).suffix.lower().removeprefix(".")
-    kind = format or ("jsonl" if name == "-" else "dataset" if path.is_dir() else suffix)
+    kind = format or ("jsonl" if name == "-" else suffix)
     if kind not in _READERS:
         raise InputError(
             f"{shortened(name)}: unknown input format {shortened(kind)!r}; expected a name ending in one of "
@@ -202,7 +206,7 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
     if name == "-":
         return reader(_spool(sys.stdin.buffer, until))
     codec = CODECS.get(path.suffix.lower())
-    if codec and not path.is_dir():
+    if codec:
         try:
             with pa.OSFile(name) as packed, pa.CompressedInputStream(packed, codec) as stream:
                 path = _spool(stream, until, most=max(_MAX_BYTES, _MAX_RATIO * path.stat().st_size))
@@ -210,7 +214,7 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
             raise InputError(f"{shortened(name)}: {error}") from error
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: cannot be decompressed as {codec} ({one_line(error)})") from error
-    elif not path.is_file() and not path.is_dir():
+    elif not path.is_file():
         with path.open("rb") as pipe:
             path = _spool(pipe, until)
     return reader(path)

@@ -273,7 +273,7 @@ def open_rows(
     references: ReferenceFile | None = None,
     hashed: bool = True,
 ) -> RowSource:
-    """Open rows from a file by its suffix, a saved dataset, or `-` for JSON lines on standard input.
+    """Open rows from a file by its suffix, or `-` for JSON lines on standard input.
 
     Relative images are looked up in `images`, else next to the rows, else in tables `NAME.images*.parquet` next to the
     rows (columns `file_name` and `image`). Rows without an image column are matched with the images in `images` by

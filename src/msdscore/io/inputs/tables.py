@@ -1,16 +1,13 @@
-"""Parquet files, saved Hugging Face datasets and Excel files as records, read as streams."""
+"""Parquet files and Excel files as records, read as streams."""
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-from msdscore.errors import InputError, MSDScoreError, one_line, require, shortened
+from msdscore.errors import InputError, MSDScoreError, one_line, require
 from msdscore.io.arrow import pa, pc, pq
-from msdscore.io.hashing import file_key
 from msdscore.io.inputs.formats import Record, Records, not_finite, python_rows, require_distinct
 
 _NOT_TEXT = Record(error="contains text that is not valid UTF-8")
@@ -47,56 +44,6 @@ class ParquetTable(Records):
                     records = _records(file.iter_batches(batch_size=_SLICE, row_groups=[group]), self.schema)
                     yield from ((number, record) for number, record in enumerate(records, start) if number in numbers)
                 start += size
-
-
-class SavedDataset(Records):
-    """A folder written by `Dataset.save_to_disk`: Arrow files, mapped and not loaded."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        if (splits := path / "dataset_dict.json").is_file():
-            parts = _facts(splits).get("splits")
-            choices = ", ".join(str(path / str(part)) for part in parts) if isinstance(parts, list) else "none"
-            raise InputError(f"{path}: a dataset with several splits; pass one of them: {choices}")
-        if not (path / "state.json").is_file():
-            raise InputError(f"{path}: a folder without state.json; expected a dataset written by save_to_disk")
-        state = _facts(path / "state.json")
-        entries = state.get("_data_files", [])
-        entries = entries if isinstance(entries, list) else [None]
-        names: list[Any] = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
-        if not all(isinstance(name, str) and name for name in names):
-            raise InputError(f"{path / 'state.json'}: is damaged; expected the names of data files")
-        self.files = tuple(path / name for name in names)
-        if not self.files or state.get("_indices_data_files"):
-            raise InputError(f"{path}: saved by a very old version of datasets; load it and save it again")
-        with _readable(path), pa.memory_map(str(self.files[0])) as file, pa.ipc.open_stream(file) as reader:
-            self.schema = _plain_schema(reader.schema, path)
-        # Counted from the headers of the batches.
-        self.columns, self.total = tuple(self.schema.names), sum(batch.num_rows for batch in self._batches())
-
-    def fingerprint(self) -> str:
-        """Return a hash of all data files in order."""
-        return blake2b("".join(map(file_key, self.files)).encode(), digest_size=16).hexdigest()
-
-    def read(self) -> Iterator[Record]:
-        """Iterate over the records in order."""
-        return _records(self._batches(), self.schema)
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        for path in self.files:
-            with _readable(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
-                yield from reader
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    """Load the JSON object in a file of a saved dataset."""
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is damaged ({shortened(str(error))})") from error
-    if not isinstance(facts, dict):
-        raise InputError(f"{path}: is damaged; expected an object, got {type(facts).__name__}")
-    return facts
 
 
 @contextmanager

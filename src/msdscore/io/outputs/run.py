@@ -132,24 +132,20 @@ class Run:
         rows: int | None = None,
         metadata: Mapping[str, str] | None = None,
         notes: Mapping[str, Any] | None = None,
-        errors: str = "error",
-        warnings: str = "warnings",
         check: Callable[[], None] = lambda: None,
     ) -> Summary:
         """Stream tables into the output, write the run metadata next to it, remove the folder, and close.
 
         `tables` are the rows of the output, by default the parts in order. `rows` is the number of rows expected in
-        the parts. `metadata` goes into the schema of a Parquet output, `notes` into the run metadata. `errors` and
-        `warnings` are the columns of error messages and of warnings. `check` is called after all tables are written
-        and before the output is renamed; it raises if the input has changed.
+        the parts. `metadata` goes into the schema of a Parquet output, `notes` into the run metadata. `check` is called
+        after all tables are written and before the output is renamed; it raises if the input has changed.
         """
         self._check_complete(rows)
         output, folder = self.output, self._folder
         counts: dict[str, Any] = {"rows": 0, "failed": 0, "reasons": [], "warned": 0, "warnings": []}
-        texts = {"failed": (errors, "reasons"), "warned": (warnings, "warnings")}
         try:
             with replacing(output, folder=folder) as file:
-                counted = _counted(self.tables() if tables is None else tables, counts, texts)
+                counted = _counted(self.tables() if tables is None else tables, counts)
                 write_tables(counted, file, output.suffix, metadata=metadata)
                 check()
                 file.flush()
@@ -318,13 +314,11 @@ def _is_unchanged(output: Path, record: Mapping[str, Any]) -> bool:
     return "checksum" not in record or record["checksum"] == file_key(output)
 
 
-def _counted(
-    tables: Iterable[pa.Table | JsonRows], counts: dict[str, Any], texts: Mapping[str, tuple[str, str]]
-) -> Iterator[pa.Table | JsonRows]:
-    """Yield the tables while counting rows; `texts` maps each count to its column and the entry for its first texts."""
+def _counted(tables: Iterable[pa.Table | JsonRows], counts: dict[str, Any]) -> Iterator[pa.Table | JsonRows]:
+    """Yield the tables while counting rows, those with an error and those with warnings."""
     for table in tables:
         added = table.added if isinstance(table, JsonRows) else table
-        for count, (name, first) in texts.items():
+        for name, count, first in (("error", "failed", "reasons"), ("warnings", "warned", "warnings")):
             if name not in added.column_names:
                 continue
             column = added.column(name)
