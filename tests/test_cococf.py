@@ -512,8 +512,32 @@ def test_paper_preset_changes_nearly_every_caption_in_the_ways_of_the_paper() ->
     pairs = build(one, BuildSettings.paper())
     assert requested(one, BuildSettings.paper()) == 240
     assert len(pairs) >= 0.95 * 240
-    assert {pair.subset for pair in pairs} <= {"replace_obj", "replace_att", "replace_rel", "add_obj"}
+    assert {pair.subset for pair in pairs} <= {"replace_obj", "replace_att", "replace_rel"}
     assert len(build(one, BuildSettings())) < len(pairs)
+
+
+def test_paper_preset_replaces_scenes_if_a_caption_has_nothing_else() -> None:
+    texts = (
+        "a living room filled with furniture.",
+        "a street sign that is covered in snow.",
+        "a tray with rice on it.",
+    )
+    images = [
+        AnnotatedImage(f"{number}.jpg", (SourcedCaption(text, "llava"),), frozenset())
+        for number, text in enumerate(texts)
+    ]
+    pairs = build(images, BuildSettings.paper())
+    assert len(pairs) == 6  # one easy and one hard change of each caption
+    scenes = vocabulary().scenes
+    for pair in pairs:
+        assert pair.subset == "replace_obj"
+        ((removed,), (inserted,)) = pair.removed, pair.inserted
+        assert scenes[removed].slot == scenes[inserted].slot
+        assert (scenes[removed].family == scenes[inserted].family) == (pair.split == "hard")
+        assert inserted not in pair.positive
+        assert inserted not in scenes[removed].near
+    with pytest.raises(InputError, match="none of 3 images has a caption that can be changed"):
+        build(images, BuildSettings())  # balanced sets use annotated objects only
 
 
 def test_paper_preset_counts_per_captioner_and_does_not_edit_true_captions() -> None:

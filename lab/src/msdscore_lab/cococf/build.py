@@ -28,8 +28,8 @@ from msdscore_lab.cococf.knowledge import Knowledge, TextReader, caption_model, 
 from msdscore_lab.cococf.sites import is_clean, read_caption
 from msdscore_lab.cococf.sources import AnnotatedImage
 
-# Changes of the paper: of an object, an attribute or a relation. An object is added if nothing can be replaced.
-PAPER_CHANGES, FALLBACK = ("replace_obj", "replace_att", "replace_rel"), "add_obj"
+# Changes of the paper: of an object, an attribute or a relation.
+PAPER_CHANGES = ("replace_obj", "replace_att", "replace_rel")
 PAIRS = 5000  # per split over all sources of captions; with `per_source` of each source, as in the paper
 # Quarters of the images, each with a language model of its captions: two select pairs, one is the control, one judges.
 CHOOSING, CONTROL, JUDGE = (0, 1), 2, 3
@@ -76,7 +76,7 @@ class BuildSettings:
         """
         defaults: dict[str, Any] = {
             "add": "plain", "per_source": True, "images": PAIRS, "balanced": False,
-            "subsets": (*PAPER_CHANGES, FALLBACK),
+            "subsets": PAPER_CHANGES,
         }  # fmt: skip
         return cls(**defaults | changes)
 
@@ -265,8 +265,9 @@ def _pairs_of(
             if not settings.balanced or (_SHORTEST <= len(words.words) <= _LONGEST and is_clean(words))
         ]
         for subset, natural in _attempts(balance, settings):
+            candidates = subjects if natural else [replace(subject, loose=True) for subject in subjects]
             options = _options(
-                subjects, subset, split, reads_well if natural else _any_reads_well, plain=settings.add == "plain"
+                candidates, subset, split, reads_well if natural else _any_reads_well, plain=settings.add == "plain"
             )
             if settings.balanced:
                 best = balance.choose(options, choosing, rng, control=control)
@@ -281,13 +282,10 @@ def _pairs_of(
 def _attempts(balance: Balance, settings: BuildSettings) -> list[tuple[str, bool]]:
     """Return the types of change to try, and whether the result must read well, until one succeeds.
 
-    Without balancing, an object is added if no natural replacement exists; an unnatural change is the last resort.
+    Without balancing, a change that may read badly is the last resort.
     """
     wanted = _wanted(balance, settings)
-    if settings.balanced:
-        return [(name, True) for name in wanted]
-    ordered = sorted(wanted, key=lambda name: name == FALLBACK)
-    return [(name, natural) for natural in (True, False) for name in ordered]
+    return [(name, natural) for natural in ((True,) if settings.balanced else (True, False)) for name in wanted]
 
 
 def _any_reads_well(positive: str, negative: str) -> bool:

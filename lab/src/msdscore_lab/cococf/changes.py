@@ -23,6 +23,7 @@ from msdscore_lab.cococf.sites import (
     object_sites,
     read_caption,
     relation_sites,
+    scene_sites,
     words_and_bigrams,
 )
 from msdscore_lab.cococf.vocabulary import WORKED_AT, Concept, vocabulary
@@ -67,6 +68,7 @@ class Subject:
     knowledge: Knowledge
     others: Sequence[str]  # the image's other captions
     plain: bool = False  # additions are compared with the unchanged caption
+    loose: bool = False  # also replace what may read badly, and scenes and things that are not annotated
 
 
 Maker = Callable[[Subject, Split], Iterator[Counterfactual]]
@@ -74,9 +76,9 @@ Maker = Callable[[Subject, Split], Iterator[Counterfactual]]
 
 def replace_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
     """Replace an object."""
-    for site in object_sites(about.words):
+    for site in object_sites(about.words, loose=about.loose):
         # The rest of the caption must fit the new object.
-        needs_same_kind = site.opens or site.concept.animate
+        needs_same_kind = not about.loose and (site.opens or site.concept.animate)
         for concept in about.facts.absent:
             if needs_same_kind and concept.animate != site.concept.animate:
                 continue
@@ -86,6 +88,13 @@ def replace_object(about: Subject, split: Split) -> Iterator[Counterfactual]:
         other = vocabulary().people.get(site.text)
         if split == "hard" and other and not {other, "his", "her", "he", "she", "him"} & about.facts.said:
             yield _exchange(about.words.caption, [(site, other)], "replace_obj")
+    for site in scene_sites(about.words) if about.loose else ():
+        for name, concept in vocabulary().scenes.items():
+            is_mentioned = not about.facts.said.isdisjoint({name, *concept.near, *name.split()})
+            if concept.slot != site.concept.slot or name in site.concept.near or is_mentioned:
+                continue
+            if (concept.family == site.concept.family) == (split == "hard"):
+                yield _exchange(about.words.caption, [(site, name)], "replace_obj")
 
 
 def replace_attribute(about: Subject, split: Split) -> Iterator[Counterfactual]:

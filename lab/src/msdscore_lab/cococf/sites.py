@@ -115,12 +115,16 @@ def _names(words: Sequence[str], known: Collection[str]) -> Iterator[tuple[int, 
 
 @cache
 def _first_words() -> frozenset[str]:
-    return frozenset(name.split()[0] for name in (*_noun_forms(), *vocabulary().places) if " " in name)
+    names = (*_noun_forms(), *vocabulary().places, *vocabulary().scenes)
+    return frozenset(name.split()[0] for name in names if " " in name)
 
 
 @lru_cache(_CACHE_SIZE)
-def object_sites(text: CaptionWords) -> list[Site]:
-    """Return COCO objects that are not part of a compound noun, singular or plural."""
+def object_sites(text: CaptionWords, *, loose: bool = False) -> list[Site]:
+    """Return COCO objects that are not part of a compound noun, singular or plural.
+
+    With `loose`, a noun may stand before an object ("a city bus"), and anything may follow it.
+    """
     sites, forms = list[Site](), _noun_forms()
     for first, last, name in _names(text.words, forms):
         if name not in forms or text.word(first - 1) in _MODIFIERS:
@@ -130,9 +134,24 @@ def object_sites(text: CaptionWords) -> list[Site]:
             before in DETERMINERS or before in vocabulary().qualities or (many and before in _PLURAL_DETERMINERS)
         )
         ends = not after or after in _WORDS_AFTER_NOUN or after.endswith(("ing", "ed"))
-        if ends and (is_determined or (many and first == 0)):
+        if loose or (ends and (is_determined or (many and first == 0))):
             sites.append(Site(text.spans[first][0], text.spans[last][1], name, concept, many, opens=not sites))
     return sites
+
+
+@lru_cache(_CACHE_SIZE)
+def scene_sites(text: CaptionWords) -> list[Site]:
+    """Return scenes and things that are not annotated, at the end of their noun phrase.
+
+    >>> [site.text for site in scene_sites(read_caption("a living room with a mirror frame"))]
+    ['living room']
+    """
+    scenes = vocabulary().scenes
+    return [
+        Site(text.spans[first][0], text.spans[last][1], name, scenes[name])
+        for first, last, name in _names(text.words, scenes)
+        if name in scenes and (not text.after(last) or text.after(last) in _WORDS_AFTER_NOUN)
+    ]
 
 
 @lru_cache(_CACHE_SIZE)

@@ -59,6 +59,7 @@ class Concepts:
     objects: Mapping[str, Concept]
     shown_by: Mapping[str, frozenset[str]]  # words that may refer to each class
     qualities: Mapping[str, Concept]  # attributes by word
+    scenes: Mapping[str, Concept]  # places, their parts and other things that are not annotated
     actions: Mapping[str, Concept]  # verbs by form (-ing or -s)
     places: Mapping[str, Mapping[str, tuple[str, ...]]]  # replacements by spatial relation and split
     people: Mapping[str, str]  # man -> woman
@@ -78,6 +79,7 @@ def vocabulary() -> Concepts:
         objects=objects,
         shown_by=shown_by,
         qualities=_concepts(words["qualities"], "attribute"),
+        scenes=_concepts(words["scenes"], "object"),
         actions=_concepts(words["relations"], "relation"),
         places=places,
         people=dict(_PEOPLE) | {woman: man for man, woman in _PEOPLE},
@@ -119,6 +121,6 @@ def _concepts(text: str, kind: ChangeKind) -> dict[str, Concept]:
             if part.startswith("["):
                 family = part.strip("[]")
                 continue
-            word, *near = part.split("/")
+            word, *near = part.replace("_", " ").split("/")
             concepts[word] = Concept(word, kind, family, slot, word, near=frozenset(near))
     return concepts
