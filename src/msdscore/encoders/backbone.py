@@ -15,7 +15,17 @@ from msdscore.core.arrays import Float
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
 from msdscore.core.gpu.device import launching, sent
-from msdscore.encoders.base import CHECKED_LATE, UNIT, Embeddings, Encoder, Features, PatchLayout, Prepared, overflow
+from msdscore.encoders.base import (
+    CHECKED_LATE,
+    UNIT,
+    Embeddings,
+    Encoder,
+    Features,
+    PatchLayout,
+    Prepared,
+    overflow,
+    with_text_warnings,
+)
 from msdscore.encoders.options import Identity as Identity
 from msdscore.encoders.options import SharedOptions as SharedOptions
 from msdscore.encoders.options import read_options as read_options
@@ -24,7 +34,6 @@ from msdscore.encoders.tokens import TextBatch, TextSettings, pack, tokenise_all
 from msdscore.encoders.vision.batches import stack_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.errors import ConfigError
-from msdscore.text.warnings import text_warnings
 
 _AS_IT_IS = Preprocessing(resize=None, crop=None)  # for networks that take any size
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -173,15 +182,9 @@ class Backbone(ABC):
             raise ConfigError("expected at least one caption to encode, got none")
         with launching(self.device):
             states = self._read(texts)
-        embeddings = self._finish(states)
         row = built_in_row(self.name)
         english = (self._identity.languages or (row.languages if row else ())) == ("en",)
-        warnings = (text_warnings(text, english=english) for text in texts)
-        layout = tuple(
-            replace(layout, warnings=(*messages, *layout.warnings)) if messages else layout
-            for messages, layout in zip(warnings, embeddings.layout, strict=True)
-        )
-        return replace(embeddings, layout=layout)
+        return with_text_warnings(self._finish(states), texts, english=english)
 
     @abstractmethod
     def _see(self, images: Sequence[Prepared]) -> Features:

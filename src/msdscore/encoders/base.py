@@ -22,7 +22,7 @@ from msdscore.core.evidence import Bank
 from msdscore.encoders.vision.canvas import View as View
 from msdscore.errors import ConfigError
 from msdscore.text.normal import clean, original_spans
-from msdscore.text.warnings import mark_warnings
+from msdscore.text.warnings import mark_warnings, text_warnings
 
 Item = TypeVar("Item")
 _TEXT_BYTES = 256 << 20  # limit of the texts cached for a run
@@ -249,6 +249,19 @@ def encode_by_length(
             warnings = (*mark_warnings(texts[number]), *layout.warnings)
             layouts[number] = replace(layout, spans=original_spans(result, layout.spans), warnings=warnings)
     return replace(batch, layout=tuple(layouts))
+
+
+def with_text_warnings(batch: Embeddings, texts: Sequence[str], *, english: bool) -> Embeddings:
+    """Add warnings about captions to their layouts; `english` if the encoder reads only English."""
+    warnings = (text_warnings(text, english=english) for text in texts)
+    layouts = (layout for layout in batch.layout if isinstance(layout, TokenLayout))
+    return replace(
+        batch,
+        layout=tuple(
+            replace(layout, warnings=(*messages, *layout.warnings)) if messages else layout
+            for messages, layout in zip(warnings, layouts, strict=True)
+        ),
+    )
 
 
 class TextMemory:

@@ -1,6 +1,15 @@
-"""From sources to numbers: decode, embed with an error for every item that fails, measure.
+"""From sources to numbers: the way of one score, to be read first.
 
-Everything that scores goes through here: the scorer, runs over files, benchmarks, studies and explanations.
+1. `Decoder.decode` reads an image and prepares the pixels of the encoder's network.
+2. `Embedder` encodes images and captions as `Embeddings`: unit vectors of patches or tokens, and a pooled vector. Items
+   that cannot be read have an error instead.
+3. `Form.measure` compares them: the similarity is the cosine of pooled vectors, and `Form.terms` fits mixtures to the
+   patches (`core.mixture.fit`) and compares densities at every token (`core.divergence.log_ratio`).
+4. `Form.numbers` adds the terms up to the columns of the score, and `results.numbers` adds lengths and warnings.
+5. `Scores.of` adds the columns of candidate sets: uncertainty and Soft-MSD.
+
+`Pipeline.score` is steps 2 to 4. Everything that scores goes through it: the scorer, runs over files and benchmarks;
+explanations and studies use its parts.
 """
 
 from collections import OrderedDict

@@ -23,7 +23,7 @@ from PIL.Image import Image
 from msdscore import threads
 from msdscore.core.arrays import gpu_count
 from msdscore.core.embeddings import unit
-from msdscore.encoders.base import Embeddings, Encoder, Prepared, TokenLayout
+from msdscore.encoders.base import Embeddings, Encoder, Prepared, TokenLayout, with_text_warnings
 from msdscore.encoders.loading.banks import read_bank, uncalibrated
 from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint, locate
 from msdscore.encoders.loading.hashing import listed_files, verify_sums
@@ -32,7 +32,6 @@ from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.tokens import TextBatch, TextSettings, join_windows, pack, tokenise_all
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError, require
-from msdscore.text.warnings import text_warnings
 from msdscore.text.words import content_tokens
 
 IMAGE_GRAPH, TEXT_GRAPH, VOCABULARY = "image.onnx", "text.onnx", "vocab.txt"
@@ -173,13 +172,7 @@ class OnnxEncoder:
         """Content words and pooled vectors; `layout` has one `TokenLayout` per item."""
         if not texts:
             raise ConfigError("expected at least one caption to encode, got none")
-        embeddings = self._read(texts).embeddings
-        warnings = (text_warnings(text, english=self._english) for text in texts)
-        layout = tuple(
-            replace(layout, warnings=(*messages, *layout.warnings)) if messages else layout
-            for messages, layout in zip(warnings, embeddings.layout, strict=True)
-        )
-        return replace(embeddings, layout=layout)
+        return with_text_warnings(self._read(texts).embeddings, texts, english=self._english)
 
     def encode_sentences(self, texts: Sequence[str]) -> Floats:
         """Sentence vectors, for which MiniLM was trained; those of the latest texts are cached."""
