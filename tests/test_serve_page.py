@@ -869,7 +869,6 @@ def test_dropped_scored_file_shows_its_errors(browser):
         "document.getElementById('rows-note').textContent.includes('scored.jsonl: expected a column “caption”')"
     )
     assert browser.run("return document.getElementById('status').textContent.trim()") == ""
-    dropped_file(browser, "notes.docx", "x")
     dropped_file(browser, "scored.jsonl", '{"caption": "a dog", "match": 0.25}\n{"caption": \n')
     browser.wait("document.querySelectorAll('#rows li').length === 2")
     assert "line 2" in browser.run("return document.querySelectorAll('#rows li')[1].textContent")
@@ -878,6 +877,8 @@ def test_dropped_scored_file_shows_its_errors(browser):
     assert browser.run("return document.getElementById('one').hidden")
     browser.click("#to-image")
     browser.wait(f"!document.getElementById('one').hidden && {READY}")
+    dropped_file(browser, "notes.docx", "x")
+    browser.wait("document.getElementById('page').textContent.includes('notes.docx')")
 
 
 def test_view_of_many_images_is_not_replaced_by_an_image_that_loads_late(browser, address):
