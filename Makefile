@@ -110,7 +110,7 @@ bench: setup
 
 # Existing result files are not computed again; benchmarks that are missing in DATA are omitted from the page.
 JUDGED := sugarcrepe flickr8k-expert composite pascal50s thumb long-captions rsicd
-COMPARED := -m cosine -m precision -m information -m doubt -m msd -m max-sim-cal -m length -m shorter --samples 300
+COMPARED := -m cosine -m precision -m information -m penalty -m invented -m msd -m max-sim-cal -m length -m shorter --samples 300
 ROWS ?=
 evidence: setup
 	mkdir -p build/evidence

@@ -30,7 +30,7 @@ from msdscore.core.embeddings import unit
 from msdscore.core.gpu.device import launching
 from msdscore.encoders.base import Embeddings
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision.canvas import read_pixels
+from msdscore.encoders.vision.preprocessing import read_pixels
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
@@ -47,7 +47,7 @@ class Pooled:
 
     @torch.no_grad()
     def encode_images(self, images):
-        from msdscore.encoders.vision.batches import stack_pixels
+        from msdscore.encoders.vision.device import stack_pixels
 
         model = self._encoder._model
         pixels = stack_pixels(images, self._encoder.preprocessing, self.device).to(self._encoder.precision)

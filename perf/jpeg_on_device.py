@@ -48,9 +48,8 @@ from synthetic_clip import TAR_ROWS, make_captions, make_lists, make_tars
 
 from msdscore.core.gpu.device import launching
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision.canvas import Preprocessing, read_pixels
 from msdscore.encoders.vision.device import decode_jpegs
-from msdscore.encoders.vision.preprocessing import as_prepared
+from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, read_pixels
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.scoring.pipeline import Pipeline
 

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msdscore.encoders.vision.batches import stack_pixels
-from msdscore.encoders.vision.canvas import read_pixels
-from msdscore.encoders.vision.preprocessing import as_prepared, prepare_image
+from msdscore.encoders.vision.device import stack_pixels
+from msdscore.encoders.vision.preprocessing import as_prepared, prepare_image, read_pixels
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.io.parquet_images import StoredImages
 from msdscore.scoring.decoder import Decoded

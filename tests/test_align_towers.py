@@ -117,7 +117,7 @@ def test_transformers_images_are_hidden_states_without_special_tokens(clip):
     assert found.points.shape == (2, 16, 64)
     from msdscore.encoders.loading.checkpoints import find_checkpoint
     from msdscore.encoders.loading.transformers import preprocessor
-    from msdscore.encoders.vision.batches import stack_pixels
+    from msdscore.encoders.vision.device import stack_pixels
     from msdscore.encoders.vision.preprocessing import prepare_image, read_preprocessing
 
     steps = read_preprocessing(preprocessor(find_checkpoint(clip)))

@@ -20,9 +20,8 @@ from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.tensors import read_tensors, widened
 from msdscore.encoders.mini import lite2, onnx
-from msdscore.encoders.mini.files import base_file
 from msdscore.encoders.mini.lite2 import load_lite2
-from msdscore.encoders.mini.minilm import load_minilm
+from msdscore.encoders.mini.minilm import base_file, load_minilm
 from msdscore.encoders.mini.onnx import Graph, OnnxEncoder
 from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError

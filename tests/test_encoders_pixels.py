@@ -10,11 +10,10 @@ from PIL import Image
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision import canvas, nvjpeg
 from msdscore.encoders.vision import device as on_device
-from msdscore.encoders.vision.batches import stack_pixels
-from msdscore.encoders.vision.canvas import prepared_pixels
-from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_image
+from msdscore.encoders.vision import nvjpeg, preprocessing
+from msdscore.encoders.vision.device import stack_pixels
+from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_image, prepared_pixels, view_of
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
 from msdscore.scoring.decoder import Decoded
@@ -80,7 +79,7 @@ def test_other_images_are_decoded_in_full_and_limits_apply_to_the_full_size():
 def test_reduced_images_have_close_scores_and_original_boxes(clip, tmp_path, how, side, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        canvas, "prepared_pixels", lambda *some, **more: drawn.append(some) or prepared_pixels(*some, **more)
+        preprocessing, "prepared_pixels", lambda *some, **more: drawn.append(some) or prepared_pixels(*some, **more)
     )
     path = tmp_path / "large.jpg"
     path.write_bytes(jpeg(photograph(640, 480)))
@@ -88,7 +87,7 @@ def test_reduced_images_have_close_scores_and_original_boxes(clip, tmp_path, how
     assert f",jpeg:{how}," in reduced.signature
     assert "jpeg" not in whole.signature
     before, after = (pipeline.embed_images(pipeline.decode([path])).vectors for pipeline in (whole, reduced))
-    assert drawn[0][0].height == 60 * side  # 32 are needed
+    assert drawn[1][0].height == 60 * side  # 32 are needed
     assert after.layout[0].size == (640, 480)
     np.testing.assert_allclose(after.layout[0].boxes, before.layout[0].boxes)
     assert not torch.equal(before.points, after.points)
@@ -168,7 +167,7 @@ def test_batched_resizing_equals_pillow(resample):
     batch = torch.randint(0, 255, (4, 3, 384, 512), dtype=torch.uint8)  # pixels outside of an image have no weight
     for row, image in zip(batch, images, strict=True):
         row[:, : image.height, : image.width] = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-    views = [canvas.view_of(steps, image.size) for image in images]
+    views = [view_of(steps, image.size) for image in images]
     found = on_device.resize(batch, views, steps)
     for row, image in zip(found, images, strict=True):
         usual = torch.from_numpy(prepare_image(image, steps).pixels)
@@ -259,7 +258,7 @@ def test_large_files_are_decoded_in_small_batches(clip, files, monkeypatch):
     assert calls == [5, 2, 2, 1]
     for left, right in zip(together, apart, strict=True):
         assert np.array_equal(left.prepared.pixels, right.prepared.pixels)
-    monkeypatch.setattr(canvas, "DEVICE_JPEG_PIXELS", 400 * 300 - 1)
+    monkeypatch.setattr(preprocessing, "DEVICE_JPEG_PIXELS", 400 * 300 - 1)
     pipeline.decode(asked)
     assert len(calls) == 4
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from msdscore.encoders.vision.batches import stack_pixels
-from msdscore.encoders.vision.canvas import drawn
+from msdscore.encoders.vision.device import stack_pixels
 from msdscore.encoders.vision.preprocessing import (
     Preprocessing,
     as_prepared,
+    drawn,
     on_image,
     patch_layout,
     prepare_image,

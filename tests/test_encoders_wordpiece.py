@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from msdscore.encoders.mini.files import base_file
-from msdscore.encoders.mini.minilm import VOCABULARY_FILE, read_tokenizer
+from msdscore.encoders.mini.minilm import VOCABULARY_FILE, base_file, read_tokenizer
 from msdscore.encoders.mini.wordpiece import WordPiece
 from msdscore.errors import WeightsError
 

@@ -1,8 +1,10 @@
 """Metric registry, trivial metrics, and scores from files."""
 
 import json
+import re
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +26,14 @@ def test_rows_have_needs_and_a_loader():
         __import__(module)
         assert callable(getattr(sys.modules[module], name)), row.name
         assert row.title
+
+
+def test_the_makefile_requests_metrics_that_exist():
+    makefile = Path(__file__).parents[1] / "Makefile"
+    (compared,) = re.findall(r"^COMPARED := (.*)$", makefile.read_text(encoding="utf-8"), re.M)
+    requested = re.findall(r"-m ([\w-]+)", compared)
+    assert len(requested) > 5
+    assert set(requested) <= {row.name for row in list_metrics()}
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ from msdscore.scoring.lengths import (
     match_features,
     match_lengths,
     names_person,
+    parts,
     short_texts,
 )
-from msdscore.text.parts import parts
 from msdscore.text.warnings import UNFAMILIAR
 from test_scoring_evidence import coloured
 

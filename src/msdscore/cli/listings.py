@@ -1,4 +1,4 @@
-"""`msdscore encoders`: list a registry."""
+"""`msdscore encoders` and `msdscore cite`: list a registry, and print BibTeX entries."""
 
 from collections.abc import Iterable
 from dataclasses import fields
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.progress import print_json
+from msdscore.cli.progress import print_json, tell
 
 OneName = Annotated[str | None, typer.Argument(help="Show all fields of this entry.")]
 
@@ -48,3 +48,21 @@ def print_entries(
         fields_table(printed[0])
     else:
         rows_table(printed, columns)
+
+
+def cite(
+    result: Annotated[
+        str, typer.Argument(help="Output of score, bench or study, or a signature; default: software and paper only.")
+    ] = "",
+) -> None:
+    """Print BibTeX entries of the software, the paper and the encoder in the signature of a result.
+
+    A sentence for your paper, with the signature, is printed to standard error: `msdscore cite FILE > refs.bib` shows
+    it and writes the entries.
+    """
+    from msdscore.report.citation import bibtex, sentence, signatures_in
+
+    signatures = signatures_in(result) if result else []
+    typer.echo(bibtex(signatures))
+    if signatures:
+        tell(sentence(signatures))

@@ -74,10 +74,10 @@ def map_blocks(
     parts = blocks(sizes, item_bytes, _room(like))
     if not (is_torch(like) and on_cpu(like)):
         return in_order([function(part) for part in parts])
-    from msdscore.core.gpu import single_threads
+    from msdscore.core.gpu.device import map_each, torch
 
-    shares = (share for part in parts for share in part.shares(single_threads.count()))
-    return in_order(single_threads.map_each(function, shares))
+    shares = (share for part in parts for share in part.shares(torch.get_num_threads()))
+    return in_order(map_each(function, shares))
 
 
 def widths(mask: Bool[Array, "batch points"]) -> Indices:

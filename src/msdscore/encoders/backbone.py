@@ -31,7 +31,7 @@ from msdscore.encoders.options import SharedOptions as SharedOptions
 from msdscore.encoders.options import read_options as read_options
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import TextBatch, TextSettings, pack, tokenise_all
-from msdscore.encoders.vision.batches import stack_pixels
+from msdscore.encoders.vision.device import stack_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.errors import ConfigError
 

@@ -13,13 +13,14 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from PIL.Image import Image
 
 from msdscore import threads
-from msdscore.core.arrays import Array, Bool, Device, Float, Int, UInt8, astype, is_gpu, namespace
+from msdscore.core.arrays import Array, Bool, Device, Float, Int, astype, is_gpu, namespace
 from msdscore.core.embeddings import Embeddings as Embeddings
 from msdscore.core.embeddings import PatchLayout as PatchLayout
 from msdscore.core.embeddings import TokenLayout as TokenLayout
 from msdscore.core.embeddings import join, take
 from msdscore.core.evidence import Bank
-from msdscore.encoders.vision.canvas import View as View
+from msdscore.encoders.vision.preprocessing import Prepared as Prepared
+from msdscore.encoders.vision.preprocessing import View as View
 from msdscore.errors import ConfigError
 from msdscore.text.normal import clean, original_spans
 from msdscore.text.warnings import mark_warnings, text_warnings
@@ -28,19 +29,6 @@ Item = TypeVar("Item")
 _TEXT_BYTES = 256 << 20  # limit of the texts cached for a run
 UNIT = 0.01  # maximum deviation of a unit vector's length from 1; half precision needs 0.002
 _MOST_THREADS = 16  # for preparing images in parallel
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """An image preprocessed for one encoder: the pixels of its network, and their location on the original.
-
-    The vectors and boxes of the image depend on nothing else, and its size does not grow with that of the image. Pixels
-    are a NumPy array, or a tensor if they were decoded on the device. A JPEG file to be decoded there is stored as its
-    bytes.
-    """
-
-    pixels: UInt8[Array, "3 height width"] | UInt8[Array, " bytes"]
-    view: View
 
 
 # The windows of each caption in a batch of windows, padded with its first one, and their weights in its pooled vector.

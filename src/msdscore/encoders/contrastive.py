@@ -32,7 +32,7 @@ from msdscore.encoders.tokens import (
     tokenise,
     unpack_tokens,
 )
-from msdscore.encoders.vision.batches import patch_mask, stack_pixels
+from msdscore.encoders.vision.device import patch_mask, stack_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
 from msdscore.errors import ConfigError
 

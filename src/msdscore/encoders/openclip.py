@@ -34,7 +34,7 @@ from msdscore.encoders.tokens import (
     special_ids,
     unpack_tokens,
 )
-from msdscore.encoders.vision.batches import patch_mask
+from msdscore.encoders.vision.device import patch_mask
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
 

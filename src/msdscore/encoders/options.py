@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin
 
-from msdscore.encoders.vision.canvas import Preprocessing
+from msdscore.encoders.vision.preprocessing import Preprocessing
 from msdscore.errors import ConfigError, unknown_name
 
 

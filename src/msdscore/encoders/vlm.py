@@ -23,13 +23,13 @@ from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing
 from msdscore.encoders.options import Identity, LargeOptions
 from msdscore.encoders.tokens import TextSettings, special_ids, unpack_tokens
-from msdscore.encoders.vision.batches import patch_mask, stack_pixels
-from msdscore.encoders.vision.canvas import drawn
+from msdscore.encoders.vision.device import patch_mask, stack_pixels
 from msdscore.encoders.vision.preprocessing import (
     Cells,
     Preprocessing,
     as_prepared,
     cell_layout,
+    drawn,
     patch_layout,
     prepare_image,
     read_preprocessing,

@@ -30,13 +30,13 @@ from msdscore.scoring.lengths import (
     Mentions,
     exchanged,
     fit_lengths,
+    fit_logistic,
     is_sure,
     match_features,
     match_lengths,
     names_person,
     short_texts,
 )
-from msdscore.scoring.logistic import fit_logistic
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
 from msdscore.text.judged import PERSONS

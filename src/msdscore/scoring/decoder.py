@@ -13,8 +13,7 @@ from PIL.Image import Image
 from msdscore.core.arrays import is_gpu
 from msdscore.encoders.base import Encoder, Prepared
 from msdscore.encoders.cached import CachedEncoder
-from msdscore.encoders.vision.canvas import read_pixels
-from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, preprocessing_of
+from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, preprocessing_of, read_pixels
 from msdscore.errors import RowError
 from msdscore.io.hashing import pixel_key
 from msdscore.io.images import ImageLimits, ImageSource, Stamp, file_warnings, open_image, read_stamped, source_name

@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.evidence import LENGTHS, WordCalibration, WordKind, length_class, length_weights
-from msdscore.scoring.logistic import fit_logistic
 from msdscore.text.judged import PERSONS
-from msdscore.text.parts import parts
-from msdscore.text.words import each_word, stem
+from msdscore.text.words import Word, each_word, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -26,6 +24,12 @@ PARTS = 2  # of each class that are taken from the captions of an image, and fro
 FEWEST = 60  # true and absent mentions of a kind and a class; with fewer, those of all classes are used
 _SHORT = 1  # the last class of parts whose words must all be confirmed
 _RARER = 0.3  # subtracted from the log-odds of captions of one word: a noun at random is absent more often than not
+_NEWTON_STEPS = 100
+_RIDGE = 1e-6  # of standardised features: bounds the slopes if the two classes do not overlap
+_DETERMINERS = frozenset(
+    ["a", "an", "the", "some", "several", "many", "his", "her", "its", "their", "this", "that", "another"]
+)
+_VERBS = ("ing", "ed")
 _OTHERS = {"man": "woman", "woman": "man", "boy": "girl", "girl": "boy", "men": "women", "women": "men", "lady": "man",
            "guy": "woman", "boys": "girls", "girls": "boys", "ladies": "men", "guys": "women"}  # fmt: skip
 
@@ -133,3 +137,74 @@ def match_lengths(fitted: Sequence[float]) -> tuple[tuple[float, float], ...]:
         (float(constant), max(float(slope), 0.0))
         for constant, slope in zip(constants, fitted[len(LENGTHS) :], strict=True)
     )
+
+
+def fit_logistic(features: Floats, truth: Flags, *, balanced: bool = True) -> tuple[float, ...]:
+    """Return the coefficients of the log-odds of `truth`; the first feature is the constant 1.
+
+    With `balanced`, both sides count as equally frequent. Coefficients are rounded to six digits.
+
+    >>> values = np.array([0.0, 1.0, 1.2, 3.0])
+    >>> constant, slope = fit_logistic(np.stack([np.ones(4), values], axis=1), np.array([False, False, True, True]))
+    >>> slope > 0, 1.0 < -constant / slope < 1.3
+    (True, True)
+    """
+    mean, scale = features.mean(axis=0), features.std(axis=0)
+    mean[0], scale[scale == 0] = 0.0, 1.0
+    x, y = (features - mean) / scale, truth.astype(np.float64)
+    share = np.full(len(y), 1 / len(y))
+    if balanced:
+        share = np.where(truth, 0.5 / max(y.mean(), 1e-9), 0.5 / max(1 - y.mean(), 1e-9)) / len(y)
+    ridge = _RIDGE * np.eye(x.shape[1])
+    w = np.zeros(x.shape[1])
+    for _ in range(_NEWTON_STEPS):
+        p = 1 / (1 + np.exp(-np.clip(x @ w, -40, 40)))
+        gradient = x.T @ (share * (p - y)) + ridge @ w
+        curve = (x * (share * np.maximum(p * (1 - p), 1e-9))[:, None]).T @ x + ridge
+        step = np.linalg.solve(curve, gradient)
+        w -= step * min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
+        if np.abs(step).max() < 1e-10:
+            break
+    plain = w / scale
+    plain[0] = w[0] - float(plain[1:] @ mean[1:])
+    return tuple(float(f"{value:.6g}") for value in plain)
+
+
+def parts(caption: str) -> list[tuple[str, int]]:
+    """Return parts of a caption with their numbers of distinct content words, each once.
+
+    >>> parts("A man is riding a brown horse.")[:4]
+    [('A man', 1), ('A man is riding', 2), ('A man is riding a brown horse', 4), ('a horse', 1)]
+    """
+    words = segment(caption, compounds=False)
+    runs = _runs(words)
+    found: dict[str, int] = {}
+    for number, run in enumerate(runs):
+        first, last = run[0], run[-1]
+        if _is_verb(words[first]):
+            continue
+        start = first - 1 if first and words[first - 1].text.lower() in _DETERMINERS else first
+        if len(run) > 1 and not _is_verb(words[last]):
+            determiner = f"{words[start].text} " if start < first else ""
+            found[determiner + words[last].text] = 1  # the noun without its adjectives
+        for end in runs[number:]:
+            stems = {word.stem for word in words[start : end[-1] + 1] if word.content}
+            found[caption[words[start].start : words[end[-1]].end]] = len(stems)
+    return list(found.items())
+
+
+def _runs(words: tuple[Word, ...]) -> list[list[int]]:
+    """Return the positions of adjacent content words, separated before verbs."""
+    runs: list[list[int]] = [[]]
+    for number, word in enumerate(words):
+        if not word.content or word.negated:
+            runs.append([])
+            continue
+        if runs[-1] and _is_verb(word):
+            runs.append([])
+        runs[-1].append(number)
+    return [run for run in runs if run]
+
+
+def _is_verb(word: Word) -> bool:
+    return word.text.lower().endswith(_VERBS)

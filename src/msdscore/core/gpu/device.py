@@ -1,10 +1,12 @@
 """Serialised GPU launches, and asynchronous transfers to and from a GPU."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from threading import BoundedSemaphore, RLock
-from typing import Any
+from threading import Barrier, BoundedSemaphore, RLock
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -111,3 +113,46 @@ def fetching(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
 def memory_share(device: torch.device) -> int:
     """Bytes of a GPU that one block of a computation may take: few large launches, and room for the encoder."""
     return int(torch.cuda.get_device_properties(device).total_memory) // _SHARE
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Apply a function to every item, each in one thread, as many at a time as torch has threads.
+
+    >>> map_each(lambda number: number + torch.get_num_threads(), [1, 2])
+    [2, 3]
+    """
+    if torch.get_num_threads() == 1:
+        return [function(item) for item in items]
+    pool = _single_threads(torch.get_num_threads())
+    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    def as_here(item: Item) -> Result:
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):  # modes are thread-local
+            return function(item)
+
+    waiting = [pool.submit(as_here, item) for item in items]
+    wait(waiting)  # none may continue after an error of another
+    return [done.result() for done in waiting]
+
+
+@cache
+def _single_threads(count: int) -> ThreadPoolExecutor:
+    """Threads whose libraries use no further threads; cached, since a new torch thread copies the last number set."""
+    pool, met = ThreadPoolExecutor(count, "msdscore-core"), Barrier(count)
+
+    def begin() -> None:
+        met.wait()
+        torch.get_num_threads()  # a thread reads the process-wide number on its first call, so call before setting
+        torch.set_num_threads(1)
+
+    wait([pool.submit(begin) for _ in range(count)])
+    torch.set_num_threads(count)
+    return pool
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_single_threads.cache_clear)  # a child has none of its parent's threads

@@ -27,7 +27,7 @@ from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint, l
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors
 from msdscore.encoders.loading.transformers import load_model, load_tokenizer, preprocessor
-from msdscore.encoders.vision.batches import patch_mask, stack_pixels
+from msdscore.encoders.vision.device import patch_mask, stack_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError, require, unknown_name
 from msdscore.text.words import content_tokens

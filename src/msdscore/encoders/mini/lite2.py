@@ -23,8 +23,8 @@ from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.loading.checkpoints import locate
 from msdscore.encoders.loading.hashing import verify_files
 from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.mini.files import base_file
-from msdscore.encoders.vision.batches import stack_pixels
+from msdscore.encoders.mini.minilm import base_file
+from msdscore.encoders.vision.device import stack_pixels
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.errors import WeightsError
 

@@ -23,12 +23,26 @@ from msdscore.encoders.aligned.towers import (
 )
 from msdscore.encoders.backbone import as_tensors, place
 from msdscore.encoders.base import Features
-from msdscore.encoders.loading.hashing import verify_files
+from msdscore.encoders.loading.checkpoints import locate
+from msdscore.encoders.loading.hashing import verify_files, verify_sums
 from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.mini.files import base_file
 from msdscore.encoders.mini.wordpiece import WordPiece
 from msdscore.encoders.tokens import TextSettings, join_windows, pack, tokenise_all, unpack_tokens
 from msdscore.errors import WeightsError
+
+PACKAGE = "package:msdscore_mini"
+
+
+def base_file(name: str) -> Path:
+    """Return a verified file of the installed weights, such as the frozen networks.
+
+    Raises:
+        WeightsError: the package is not installed, or the file is damaged.
+    """
+    path = Path(locate(f"{PACKAGE}/{name}"))
+    verify_sums(path.parent, only=(name,))
+    return path
+
 
 BASE, VOCABULARY_FILE = "minilm.safetensors", "vocab.txt"
 # SHA-256 of the float32 checkpoint that the weights are rounded from; heads that were trained on it may be used.

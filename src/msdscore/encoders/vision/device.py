@@ -1,13 +1,13 @@
-"""Decode and resize images on the network's device: JPEG files by nvJPEG, resizing by two matrix products.
+"""Batches of images on the network's device: normalised, and decoded by nvJPEG or resized there if that is requested.
 
-The weights of the products are Pillow's, so images of different sizes are resized together. On a GPU they are rounded
-to float16, which represents pixel levels exactly; the decoder's differences are larger (docs/performance.md).
+Resizing is two matrix products with Pillow's weights, so images of different sizes are resized together. On a GPU they
+are rounded to float16, which represents pixel levels exactly; the decoder's differences are larger.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, lru_cache
 from io import BytesIO
 from threading import Lock
 from typing import TypeAlias
@@ -17,11 +17,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from msdscore.core.arrays import Float, Int, UInt8
+from msdscore.core.arrays import Bool, Float, Int, UInt8
 from msdscore.core.gpu.device import sent
-from msdscore.encoders.base import Prepared
-from msdscore.encoders.vision.canvas import Preprocessing, View
+from msdscore.encoders.base import PatchLayout, Prepared
 from msdscore.encoders.vision.nvjpeg import NvJpeg
+from msdscore.encoders.vision.preprocessing import Preprocessing, View, mask_of
 
 PixelBatch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
 Axis: TypeAlias = tuple[int, int, int, int]  # of a view: original size, resized size, canvas start and canvas size
@@ -214,3 +214,43 @@ FILTERS: dict[int, tuple[float, Callable[[Tensor], Tensor]]] = {
     Image.Resampling.BICUBIC: (2.0, _bicubic),
     Image.Resampling.LANCZOS: (3.0, lambda x: (torch.sinc(x) * torch.sinc(x / 3.0)).where(x.abs() < 3.0, 0.0)),
 }
+
+
+def normalise(
+    pixels: UInt8[Tensor, "batch 3 height width"], steps: Preprocessing
+) -> Float[Tensor, "batch 3 height width"]:
+    """Scaled and normalised float32 pixels, on the device of the bytes."""
+    mean, std = _levels(steps.mean, pixels.device), _levels(steps.std, pixels.device)
+    return (pixels.float() * steps.scale - mean) / std
+
+
+@lru_cache(maxsize=64)
+def _levels(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "3 1 1"]:
+    """One number per channel; cached on the device, since sending it would wait for pending work there."""
+    return torch.tensor(values, device=device).view(-1, 1, 1)
+
+
+def stack_pixels(
+    images: Sequence[Prepared], steps: Preprocessing, device: torch.device
+) -> Float[Tensor, "batch 3 height width"]:
+    """Prepared images of one size as one batch of normalised pixels."""
+    if not all(
+        isinstance(image.pixels, np.ndarray) and image.pixels.shape[:0:-1] == image.view.canvas for image in images
+    ):
+        return normalise(on_canvases(images, steps, device), steps)
+    # Pillow's bytes are row-major with the channels innermost: they are copied as they are, and permuted on the device.
+    rows = [image.pixels.transpose(1, 2, 0) for image in images]
+    if device.type == "cuda":
+        # One batch in pinned memory, copied by one thread: the other cores have to decode.
+        batch = torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        for row, image in zip(batch.numpy(), rows, strict=True):
+            row[:] = image
+        moved = sent(batch, device)
+    else:
+        moved = torch.from_numpy(np.stack(rows)).to(device)
+    return normalise(moved.permute(0, 3, 1, 2).contiguous(), steps)
+
+
+def patch_mask(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
+    """`mask_of` as a tensor."""
+    return torch.from_numpy(mask_of(layouts))
