@@ -74,9 +74,9 @@ def map_blocks(
     parts = blocks(sizes, item_bytes, _room(like))
     if not (is_torch(like) and on_cpu(like)):
         return in_order([function(part) for part in parts])
-    from msdscore.core.gpu.device import map_each, torch
+    from msdscore.core.gpu.device import cpu_threads, map_each
 
-    shares = (share for part in parts for share in part.shares(torch.get_num_threads()))
+    shares = (share for part in parts for share in part.shares(cpu_threads()))
     return in_order(map_each(function, shares))
 
 

@@ -119,15 +119,18 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+cpu_threads = torch.get_num_threads
+
+
 def map_each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Apply a function to every item, each in one thread, as many at a time as torch has threads.
 
     >>> map_each(lambda number: number + torch.get_num_threads(), [1, 2])
     [2, 3]
     """
-    if torch.get_num_threads() == 1:
+    if cpu_threads() == 1:
         return [function(item) for item in items]
-    pool = _single_threads(torch.get_num_threads())
+    pool = _single_threads(cpu_threads())
     inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
     def as_here(item: Item) -> Result:
