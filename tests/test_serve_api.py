@@ -661,6 +661,15 @@ def test_explanations_can_be_limited_to_words(client):
     assert "spreads" not in coloured["look"]
 
 
+def test_explanation_of_an_unreadable_caption_has_neither_match_nor_verdict(evidence_client):
+    body = request_body(captions=("eine Katze auf dem Tisch", "a red square"))
+    for query in ("", "?fields=words"):
+        answer = evidence_client.post(f"/v1/explain{query}", json=body).json()
+        unread, read = (explained["score"] for explained in answer["items"][0]["explanations"])
+        assert (unread["match"], unread["verdict"]) == (None, None)
+        assert read["match"] is not None
+
+
 @pytest.mark.parametrize("query", ["fields=word", "fields=", "doubt=0", "doubt=1", "doubt=nan", "doubt=x"])
 def test_invalid_parts_of_an_explanation_are_rejected(client, query):
     answer = client.post(f"/v1/explain?{query}", json=request_body())

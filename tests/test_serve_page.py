@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -36,6 +37,13 @@ TEXTS = "return [...document.querySelectorAll('#captions textarea')].map(t => t.
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     with served() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def judging() -> Iterator[str]:
+    """Yield the address of a service whose encoder judges words and has verdicts."""
+    with served(Scorer().pipeline) as found:
         yield found
 
 
@@ -262,6 +270,83 @@ def test_text_typed_right_after_enter_belongs_to_the_new_card(browser, image):
         browser.press("Enter")
         browser.type(f"b{number}")
     assert browser.run(TEXTS)[-5:] == [f"b{number}" for number in range(5)]
+
+
+def judged(browser: Browser, address: str, *captions: str) -> None:
+    """Open the example of a cat with these captions in a service with verdicts."""
+    fields = "".join(f"&c={caption.replace(' ', '+')}" for caption in captions)
+    browser.open(f"{address}#sample=chelsea.jpg{fields}")
+    browser.wait(READY, seconds=60)
+
+
+REPEATED = "a photo of a tabby cat, a photo of a tabby cat, a photo of a tabby cat"
+HEADS = "return Object.fromEntries([...document.querySelectorAll('#captions .card')].map(c => [c.querySelector('textarea').value, c.querySelector('.match').innerText]))"
+
+
+def test_withheld_verdict_names_its_reason(running, judging):
+    running.view(1360, 900)
+    judged(running, judging, REPEATED, "a cat")
+    heads = running.run(HEADS)
+    assert re.fullmatch(r"\d+ %\nbut: repeated", heads[REPEATED])
+    assert heads["a cat"].endswith("good match")
+    assert list(heads) == ["a cat", REPEATED]
+    assert int(heads[REPEATED].split()[0]) > int(heads["a cat"].split()[0])
+    assert running.run("return document.querySelectorAll('#captions .note').length") == 0
+    running.click("[data-tool=break]")
+    running.wait("document.querySelector('.broken table')")
+    assert running.complaints == []
+
+
+def test_every_word_says_whether_it_is_judged(running, judging):
+    running.view(1360, 900)
+    judged(running, judging, "seven dogs and a woman", "a catt on a chair")
+    keys = running.run("return [...document.querySelectorAll('#key span')].map(k => k.textContent)")
+    assert keys == ["likely wrong", "check", "neither", "supported", "grey: not judged"]
+    said = {}
+    for number, word in enumerate(["seven", "dogs", "and", "a", "woman"]):
+        selector = f"#captions .card:has([aria-label='Caption %d']) .w[data-word='{number}']"
+        place = list(running.run(HEADS)).index("seven dogs and a woman") + 1
+        running.hover(selector % place)
+        running.wait(f"document.getElementById('legend').textContent.includes('“{word}”')")
+        said[word] = running.run("return document.getElementById('meant').textContent")
+    assert said["seven"] == "counts are not judged"
+    assert said["and"] == "not judged: not a content word"
+    assert said["dogs"].startswith("likely wrong: ")
+    assert said["woman"].startswith("check: ")
+    assert running.run("return [...document.querySelectorAll('.unjudged')].map(u => u.textContent)") == [
+        "Counts are not judged."
+    ]
+    running.run("[...document.querySelectorAll('.rather button')].find(b => b.textContent === 'cat').click()")
+    running.wait("[...document.querySelectorAll('#captions textarea')].some(t => t.value === 'a cat on a chair')")
+    running.wait(READY)
+    assert serious(running) == []
+
+
+def test_caption_without_a_judged_word_says_so(running, judging):
+    running.view(1360, 900)
+    judged(running, judging, "a photo of Barack Obama", "eine Katze auf dem Tisch")
+    notes = running.run("return [...document.querySelectorAll('.unjudged')].map(u => u.textContent)")
+    assert notes == ["Names are not judged.", "No word of this caption is judged."]
+    assert running.run(HEADS)["eine Katze auf dem Tisch"].endswith("cannot be judged")
+
+
+def test_broken_captions_are_readable_on_a_phone(running, judging):
+    running.view(390, 844)
+    judged(running, judging, "a cat with a blue bowl on a table")
+    running.click("[data-tool=break]")
+    running.wait("document.querySelector('.broken table')")
+    widths = running.run("return [...document.querySelectorAll('.broken td:nth-child(2)')].map(c => c.clientWidth)")
+    assert min(widths) > 220
+    assert running.run("const s = document.querySelector('.broken .scroll'); return s.scrollWidth <= s.clientWidth")
+    rows = "[...document.querySelectorAll('.broken tr')].find(r => r.textContent.includes('swapped'))"
+    marks = running.run(f"return [...{rows}.querySelectorAll('mark')].map(m => m.textContent)")
+    assert len(marks) == 2
+    shot(running, "broken-phone")
+    running.run("document.querySelector('footer').scrollIntoView()")
+    running.click("#to-file")
+    running.wait("document.getElementById('invite')")
+    assert running.run("return scrollY") == 0
+    running.view(1360, 900)
 
 
 def test_references_survive_a_reload(browser):
@@ -1040,7 +1125,7 @@ def test_two_captioners_are_compared(browser, image, tmp_path):
     browser.click("#to-captioners")
     browser.wait("document.getElementById('win-rate')")
     text = browser.run("return document.getElementById('win-rate').textContent")
-    assert "first wins on 100 % of 6 images" in text
+    assert "first wins on 6 of 6 images, second on 0: 100 %" in " ".join(text.split())
     assert "61 % to 100 %" in text  # Wilson's interval
     gaps = browser.run(
         "return [...document.querySelectorAll('#disagreements small')].map(s => Number(s.textContent.split(' ').at(-1)))"

@@ -93,8 +93,7 @@ def build(
     put(output, page(results, shown, options.title or source.name, legend).encode(), overwrite=options.overwrite)
     cards = [card for gallery in shown for card in gallery["cards"]]
     unseen = tuple(card["note"] for card in cards if not card["images"])
-    failed, known = sum(map(bool, results.errors)), sum(card["explained"] for card in cards)
-    return ReportSummary(len(results), failed, known, unseen)
+    return ReportSummary(len(results), sum(map(bool, results.errors)), len(items), unseen)
 
 
 def choose(results: Results, count: int) -> list[tuple[str, str, Role, list[int]]]:

@@ -67,7 +67,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
     app.state.service = service
     _add_api(app, service)
     _add_probes(app, service, scorer=scorer_code(spec))
-    add_page(app, service.signature, settings, maps=presentation_of(pipeline.form).maps)
+    add_page(app, service.signature, settings, presentation_of(pipeline.form))
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:

@@ -13,12 +13,13 @@ import numpy as np
 from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICTS, ZERO
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.look import DARK, TITLES, Map, css, maps_of, spans, waterfall, word_limit
-from msdscore.explain.presentation import Role
+from msdscore.explain.look import DARK, TITLES, WHITE, Map, css, ink, maps_of, spans, waterfall, word_limit
+from msdscore.explain.presentation import Presentation, Role
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve.settings import ServeSettings
+from msdscore.text.warnings import WITHHOLDING
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _TYPES = {
 }
 
 
-def add_page(app: "FastAPI", signature: str, settings: ServeSettings, *, maps: tuple[Role, ...]) -> None:
+def add_page(app: "FastAPI", signature: str, settings: ServeSettings, presentation: Presentation) -> None:
     """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets` and `/samples`."""
     from fastapi import HTTPException, Request, Response
 
@@ -52,7 +53,7 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings, *, maps: t
     async def file(request: Request) -> Response:
         path = request.scope["path"]
         if path == "/assets/look.json":
-            return Response(_look(signature, settings, maps), media_type=_TYPES["json"])
+            return Response(_look(signature, settings, presentation), media_type=_TYPES["json"])
         if path not in contents:
             raise HTTPException(404)
         content, kind = contents[path]
@@ -63,21 +64,29 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings, *, maps: t
 
 
 @cache
-def _look(signature: str, settings: ServeSettings, maps: tuple[Role, ...]) -> str:
-    """Return colour ramps, titles of maps, the signature of the service, and the limits for the page as JSON."""
+def _look(signature: str, settings: ServeSettings, presentation: Presentation) -> str:
+    """Return colour ramps, titles of maps, the legend, the signature of the service, and its limits as JSON."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
     dark = {role: [css(role, strength, DARK) for strength in strengths] for role in _ROLES}
     limits = {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items", "max_captions")}
-    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": {role: TITLES[role] for role in maps}}
+    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": {role: TITLES[role] for role in presentation.maps}}
     # What the page needs to read files of rows as `msdscore score` does.
     tables = {
         "columns": {"image": IMAGE_NAMES, "caption": CAPTION_NAMES},
         "numbers": numbers(tuple(COLUMNS)),
         "lower_is_better": sorted(LOWER_IS_BETTER),
         "verdicts": VERDICTS,
+        "withholding": sorted(WITHHOLDING),
     }
-    about = {"signature": signature, "version": __version__, "limits": limits, "links": _project_links()}
+    key = [
+        (
+            text.partition(",")[0].partition(" (")[0],
+            *(draw(role, strength, paper) for paper in (WHITE, DARK) for draw in (css, ink)),
+        )
+        for text, role, strength in presentation.legend(1.0, ZERO)
+    ]
+    about = {"key": key, "signature": signature, "version": __version__, "limits": limits, "links": _project_links()}
     return json.dumps(ramps_of | tables | about)
 
 
@@ -134,6 +143,7 @@ def _document(item: Explanation, parts: Parts, limit: float, maps: dict[Role, Ma
     document["doubtful"] = [
         {name: word[name] for name in _DOUBTFUL_WORD} for word in document["words"] if word.get("finding")
     ]
+    document["score"] = {"match": None, "verdict": None} | document["score"]
     left_out = frozenset() if "maps" in parts.fields else _MAP_KEYS | {"signature", "phrases", "least_supported"}
     left_out |= frozenset() if "words" in parts.fields else _WORD_KEYS
     document = {name: value for name, value in document.items() if name not in left_out}

@@ -43,7 +43,7 @@ const article = (before, word) =>
 // Replace a part of a text; the article before it follows the new word.
 function put(text, start, end, word) {
   const before = article(text.slice(0, start), word);
-  return { text: before + word + text.slice(end), start: before.length, end: before.length + word.length };
+  return { text: before + word + text.slice(end), start: before.length, end: before.length + word.trimEnd().length };
 }
 
 const find = (text, words) => {
@@ -107,16 +107,21 @@ export function changesOf(caption) {
   if (two) {
     const swapped =
       text.slice(0, one.start) + two.text + text.slice(one.end, two.start) + one.text + text.slice(two.end);
-    changes.push({ kind: "two words swapped", text: swapped, start: one.start, end: one.start + two.text.length });
+    const [start, end] = [one.start, one.start + two.text.length];
+    const also = { start: two.end - one.text.length, end: two.end }; // the other place: the text has the same length
+    changes.push({ kind: "two words swapped", text: swapped, start, end, also });
   }
   return changes;
 }
+
+const placesOf = (change) => [change, change.also].filter(Boolean);
 
 // A change is caught if the number falls clearly, or if a changed word is marked.
 function isCaught(caption, change, result) {
   const value = ({ score }) => score.match ?? score.msd;
   const marked = result.doubtful.some(
-    ({ finding, start, end }) => finding === "likely wrong" && start < change.end && end > change.start,
+    ({ finding, start, end }) =>
+      finding === "likely wrong" && placesOf(change).some((place) => start < place.end && end > place.start),
   );
   return marked || value(caption.result) - value(result) >= FALLS;
 }
@@ -156,10 +161,15 @@ export function Broken({ caption }) {
   const caught = changes.filter((change) => change.caught).length;
   const line = (change) => {
     const { number, kind } = headline({ result: change.result });
-    const [before, after] = [change.text.slice(0, change.start), change.text.slice(change.end)];
+    let at = 0;
+    const marked = placesOf(change).map(({ start, end }) => {
+      const before = change.text.slice(at, start);
+      at = end;
+      return html`${before}<mark>${change.text.slice(start, end)}</mark>`;
+    });
     return html`<tr key=${change.kind} class=${change.caught ? "caught" : "missed"}>
       <th scope="row">${change.kind}</th>
-      <td dir="auto">${before}<mark>${change.text.slice(change.start, change.end)}</mark>${after}</td>
+      <td dir="auto">${marked}${change.text.slice(at)}</td>
       <td class=${`cell ${kind}`}>${number}</td>
       <td>${change.caught ? "✓ caught" : "✗ not caught"}</td>
       <td><button

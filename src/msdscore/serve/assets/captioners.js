@@ -85,6 +85,8 @@ export function Captioners() {
 function Summary({ pairs, first, second, by }) {
   const gaps = pairs.map(({ gap }) => gap);
   const rate = winRate(gaps);
+  const [won, lost] = [1, -1].map((sign) => gaps.filter((gap) => sign * gap > 0).length);
+  const ties = gaps.length - won - lost;
   const { mean, low, high } = meanGap(gaps);
   const clear =
     rate.low > 0.5 ? `${first} is better.` : rate.high < 0.5 ? `${second} is better.` : "No significant difference.";
@@ -92,14 +94,18 @@ function Summary({ pairs, first, second, by }) {
   const points = (value) => `${value < 0 ? "−" : "+"}${Math.abs(scale * value).toFixed(by === "match" ? 1 : 3)}`;
   const interval = gaps.length > 1 ? ` (${points(low)} to ${points(high)})` : "";
   return html`<p id="win-rate">
-      <b>${first}</b> wins on <b>${percent(rate.share)}</b> of ${pairs.length} images${" "}
+      <b>${first}</b> wins on ${won} of ${pairs.length} images, <b>${second}</b> on ${lost}${
+        ties ? `, with ${ties} ${ties === 1 ? "tie" : "ties"}` : ""
+      }: <b>${percent(rate.share)}</b>${" "}
       <span class="small">(95 % interval ${percent(rate.low)} to ${percent(rate.high)})</span>. <b>${clear}</b>
     </p>
     <div class="versus" aria-hidden="true">
       <i style=${{ width: percent(rate.share).replace(" ", "") }}></i>
     </div>
     <p class="small">
-      Mean difference of ${by}: ${points(mean)}${by === "match" ? " points" : ""}${interval}.
+      ${ties > 0 && "Ties count half. "}Mean difference of ${by}: ${points(mean)}${
+        by === "match" ? " points" : ""
+      }${interval}.
     </p>`;
 }
 
@@ -117,7 +123,7 @@ function Pair({ pair, by }) {
     ${file && html`<${Thumbnail} file=${file} />`}
     <div class="body">
       ${line(first)} ${line(second)}
-      <small>${first.image} · difference ${signed(pair.gap, 2)}</small>
+      <small>${first.image} · difference ${by === "match" ? `${signed(100 * pair.gap, 0)} points` : signed(pair.gap, 2)}</small>
     </div>
   </li>`;
 }

@@ -48,7 +48,7 @@ function Card({ caption, place, shown }) {
     </div>
     ${result && html`<${Hints} caption=${caption} />`}
     ${caption.error && html`<p class="note">${caption.error}</p>`}
-    ${result?.warnings?.map((text) => html`<p class="note" key=${text}>${warning(text)}</p>`)}
+    ${result && notesOf(result).map((text) => html`<p class="note" key=${text}>${warning(text)}</p>`)}
     ${result && caption.numbers && html`<${Numbers} caption=${caption} />`}
     ${caption.broken && html`<${Broken} caption=${caption} />`}
   </li>`;
@@ -57,6 +57,9 @@ function Card({ caption, place, shown }) {
 const WARNINGS = {
   "not English": "Not English: this encoder cannot read the caption, so it has no score.",
 };
+// The warnings that the headline does not name.
+const notesOf = ({ warnings = [], score }) =>
+  score.match == null ? warnings : warnings.filter((text) => !store.withheldBy([text]).length);
 const warning = (text) => WARNINGS[text] ?? text[0].toUpperCase() + text.slice(1);
 
 function Tools({ caption, place }) {
@@ -222,7 +225,7 @@ function pieces(caption, shown) {
     const kind = ["w", style && "tinted", !look.judged && "none", on && "on"].filter(Boolean).join(" ");
     nodes.push(
       text.slice(end, start),
-      html`<span class=${kind} style=${style} data-word=${number} title=${caption.id === null && meaning(word, look)}
+      html`<span class=${kind} style=${style} data-word=${number} title=${caption.id === null ? meaning(word, look) : undefined}
         >${text.slice(start, stop)}</span
       >`,
     );
@@ -244,10 +247,11 @@ export const colours = (look) =>
   };
 
 export function meaning(word, look) {
-  if (!look.judged) return word.reason || "not judged";
+  const { reason = "" } = word;
+  if (!look.judged) return !reason || reason.includes("not judged") ? reason || "not judged" : `not judged: ${reason}`;
   if (word.p_value != null) {
-    const share = word.p_value < 0.1 ? (100 * word.p_value).toPrecision(2) : Math.round(100 * word.p_value);
-    if (word.finding) return `${word.finding}: only ${share} % of true words have this little evidence`;
+    const share = Math.round(100 * word.p_value);
+    if (word.finding) return `${word.finding}: ${share < 1 ? "under 1" : share} % of true words have this little evidence`;
     const verdict = word.p_value < 0.5 ? "neither supported nor wrong" : "supported";
     return `${verdict}: more evidence than ${share} % of true words`;
   }
@@ -268,8 +272,8 @@ function spoken(caption) {
 function wordUnder(event, caption) {
   if (!store.isCurrent(caption)) return -1;
   const span = document.elementsFromPoint(event.clientX, event.clientY).find((node) => node.matches(".w"));
-  const number = span?.closest("[data-card]")?.dataset.card === String(caption.id) ? Number(span.dataset.word) : -1;
-  return number >= 0 && caption.result.look.spreads[number] ? number : -1;
+  if (span?.closest("[data-card]")?.dataset.card !== String(caption.id)) return -1;
+  return /[\p{L}\p{N}]/u.test(span.textContent) ? Number(span.dataset.word) : -1;
 }
 
 export function pin(caption, number) {
@@ -286,7 +290,7 @@ function walk(event, caption) {
   if (!/^(Arrow|Home|End)/.test(event.key) || !store.isCurrent(caption)) return;
   const at = event.target.selectionStart;
   const number = caption.result.words.findIndex((word) => word.start <= at && at <= word.end);
-  pin(caption, number >= 0 && caption.result.look.spreads[number] ? number : -1);
+  pin(caption, number);
 }
 
 function press(event, caption) {
@@ -324,10 +328,20 @@ function paste(event, caption) {
 function Hints({ caption }) {
   const { suggestions = [], words } = caption.result;
   const missing = caption === hinted() ? (caption.result.missing ?? []) : [];
-  if (!store.isCurrent(caption) || !(suggestions.length + missing.length)) return null;
+  const misspelt = words.flatMap((word) => {
+    const [, meant] = /did you mean (.+)\?$/.exec(word.reason ?? "") ?? [];
+    return meant ? [{ word, meant }] : [];
+  });
+  const unjudged = unjudgedOf(caption.result);
+  const count = suggestions.length + missing.length + misspelt.length + unjudged.length;
+  if (!store.isCurrent(caption) || !count) return null;
   const choice = (word, text) =>
     html`<button type="button" class="word" key=${text} onClick=${() => replace(caption, word, text)}>${text}</button>`;
   return html`<p class="hints">
+    ${misspelt.map(
+      ({ word, meant }) =>
+        html`<span class="rather" key=${word.start}><q>${word.text}</q> did you mean ${choice(word, meant)}?</span>`,
+    )}
     ${suggestions.map(
       ({ number, instead }) =>
         html`<span class="rather" key=${number}>
@@ -338,7 +352,17 @@ function Hints({ caption }) {
       missing.length > 0 &&
       html`<span id="also">Probably missing: ${missing.slice(0, ALSO).map(({ word }) => choice(null, word))}</span>`
     }
+    ${unjudged.map((text) => html`<span class="unjudged" key=${text}>${text}</span>`)}
   </p>`;
+}
+
+// What the caption says and the metric does not judge, such as counts; or that it judges nothing at all.
+function unjudgedOf({ words, look, readable, score }) {
+  if (readable === false || score.match == null) return [];
+  const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+  const reasons = [...new Set(words.map((word) => word.reason).filter((reason) => reason?.endsWith("not judged")))];
+  const none = look.words.some((word) => word.judged) ? [] : ["No word of this caption is judged."];
+  return [...reasons.map(sentence), ...none];
 }
 
 const ALSO = 6; // words that are probably missing

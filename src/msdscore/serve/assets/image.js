@@ -9,6 +9,7 @@ const LONGEST = 720;
 const HINT = "Point at a word, or tap it, to see its region; point at the image to see which words mention it.";
 const LOST = "The image of these captions is not stored in this browser.";
 const UNSHOWN = "This browser cannot show the image, but it is scored.";
+const UNREAD = "This browser cannot show the image. Describe it, and the service will try to read it.";
 
 const mapNames = () => ["image", ...Object.keys(state.look.titles)];
 const titleOf = (name) =>
@@ -71,7 +72,7 @@ function Empty() {
   const button = (text) => html`<button type="button" class="primary" onClick=${choose}>${text}</button>`;
   if (image)
     return html`<div id="empty">
-      <p><b>${image.file.name}</b><br />${image.error ?? UNSHOWN}</p>
+      <p><b>${image.file.name}</b><br />${image.error ?? (captions.some((caption) => caption.result) ? UNSHOWN : UNREAD)}</p>
       ${image.error && button("Choose another image")}
     </div>`;
   return html`<div id="empty">
@@ -160,12 +161,13 @@ function Legend() {
   const [caption] = store.shownCaptions();
   if (caption && state.patch?.id === caption.id)
     return html`<p id="legend">${regionText(caption, state.patch.number)}</p>`;
-  const spot = spotlightOf(caption);
-  if (spot) {
-    const { number } = store.shownWord();
-    const meant = meaning(caption.result.words[number], caption.result.look.words[number]);
+  const word = caption && store.shownWord();
+  if (word) {
+    const { result } = caption;
+    const [own, look] = [result.words[word.number], result.look.words[word.number]];
+    const region = spotlightOf(caption)?.title ?? (look.judged ? `“${own.text}” has no reliable region` : `“${own.text}”`);
     return html`<p id="legend">
-      <b>${spot.title}</b> <span id="meant">${meant}</span>
+      <b>${region}</b> <span id="meant">${meaning(own, look)}</span>
       ${state.pinned && html`<button type="button" class="small" onClick=${unpin}>show the image</button>`}
     </p>`;
   }

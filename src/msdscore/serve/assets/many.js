@@ -173,9 +173,10 @@ function Pages({ start, count, matching }) {
       disabled=${to < 0 || to >= matching}
       onClick=${() => change({ start: to })}
     >${text}</button>`;
+  const several = matching > PAGE;
   return html`<p class="tools">
-    ${button("rows-back", "Back", start - PAGE)} <output id="rows-place">${shown}</output>
-    ${button("rows-on", "Next", start + PAGE)}
+    ${several && button("rows-back", "Back", start - PAGE)} <output id="rows-place">${shown}</output>
+    ${several && button("rows-on", "Next", start + PAGE)}
   </p>`;
 }
 
@@ -272,7 +273,8 @@ export function headlineOf(row, by) {
   const number = row.busy || rows.isWaiting(row) ? "…" : value === undefined ? "–" : shownNumber(by, value);
   const { match } = row.numbers;
   const isMatch = by === "match" || !by;
-  const judged = verdict ? `${verdict} match` : row.warnings.length ? `but: ${row.warnings.join(", ")}` : "match";
+  const doubts = store.withheldBy(row.warnings);
+  const judged = verdict ? `${verdict} match` : doubts.length ? `but: ${doubts.join(", ")}` : "match";
   const text = value === undefined ? (row.caption ? "no score" : "") : isMatch ? judged : by;
   return {
     number,

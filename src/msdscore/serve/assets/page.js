@@ -136,14 +136,11 @@ function applyTheme() {
 }
 
 function Key() {
-  const style = {
-    "--back": draw.gradient("penalty", "support"),
-    "--dark-back": draw.gradient("penalty", "support", "dark_ramps"),
+  const chip = ([name, back, text, darkBack, darkText]) => {
+    const style = { "--back": back, "--text": text, "--dark-back": darkBack, "--dark-text": darkText };
+    return html`<span class="chip tinted" key=${name} style=${style}>${name}</span>`;
   };
-  return html`<p id="key">
-    supported <i class="tinted" style=${style} aria-hidden="true"></i> likely wrong
-    <span class="none">grey: not judged</span>
-  </p>`;
+  return html`<p id="key">${state.look.key.map(chip)} <span class="none">grey: not judged</span></p>`;
 }
 
 function Exports() {

@@ -103,13 +103,16 @@ export function shownValue(caption) {
   return readable === false ? null : (score.match ?? score.msd);
 }
 
+// Warnings that withhold the verdict.
+export const withheldBy = (warnings) => warnings.filter((text) => state.look.withholding.includes(text));
+
 // That number as text, its verdict, and the kind of verdict: good, doubtful, poor, or none.
 export function headline(caption) {
-  const { readable, score } = caption.result;
+  const { readable, score, warnings } = caption.result;
   if (readable === false) return { number: "–", verdict: "cannot be judged", kind: "none" };
   if (score.match == null) return { number: signed(score.msd), verdict: "MSD", kind: "none" };
   if (!score.verdict)
-    return { number: percent(score.match), verdict: `but: ${score.warnings.join(", ")}`, kind: "none" };
+    return { number: percent(score.match), verdict: `but: ${withheldBy(warnings).join(", ")}`, kind: "none" };
   return { number: percent(score.match), verdict: `${score.verdict} match`, kind: score.verdict };
 }
 
@@ -123,7 +126,7 @@ export function moved(caption) {
   return points ? `${sign}${Math.abs(points)} points` : "";
 }
 
-// Cards are sorted by the shown number, best first, but not while a mouse button or finger is down: the click would
+// Cards are sorted by the shown number, best first and those without a verdict last, but not while a mouse button or finger is down: the click would
 // miss. Cards without a number are not moved.
 let pressed = false;
 export function watchPointer() {
@@ -142,7 +145,8 @@ export function watchPointer() {
 export function sortCards() {
   if (state.typing || pressed) return;
   const value = (caption) => shownValue(caption) ?? -Infinity;
-  const better = (a, b) => value(b) - value(a) || b.result.score.msd - a.result.score.msd || a.id - b.id;
+  const isHeld = ({ result }) => withheldBy(result.warnings).length > 0;
+  const better = (a, b) => isHeld(a) - isHeld(b) || value(b) - value(a) || b.result.score.msd - a.result.score.msd || a.id - b.id;
   const scored = state.captions.filter((caption) => caption.result).sort(better);
   const order = inOrder().map((caption) => (caption.result ? scored.shift() : caption).id);
   if (order.join() === state.order.join()) return;
@@ -404,6 +408,7 @@ export function viewFile() {
   rememberNow();
   state.view = "file";
   history.pushState(null, "", "#file");
+  scrollTo(0, 0);
   changed();
 }
 
