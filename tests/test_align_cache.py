@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from align_data import draw, make_rows, recipe, source
 from msdscore.errors import ConfigError
-from msdscore.io.atomic import in_turn
 from msdscore_lab.align.data.samples import make_view
 from msdscore_lab.align.features import MatrixStore, MatrixWriter
 from msdscore_lab.align.recipe import SampleSpec
@@ -81,7 +81,7 @@ def test_run_waits_for_features_of_a_concurrent_run(tmp_path):
     train(small, rows, tmp_path / "first", options=options)
     (lock,) = (tmp_path / "cache").glob("*.lock")
     second = threading.Thread(target=train, args=(small, rows, tmp_path / "second"), kwargs={"options": options})
-    with in_turn(lock):
+    with FileLock(lock):
         second.start()
         second.join(timeout=1.0)
         assert second.is_alive()

@@ -176,15 +176,6 @@ def parsed(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     return tuple(map(setting, texts))
 
 
-def names_in(text: str) -> list[str]:
-    """Return the names in a list that is separated by commas.
-
-    >>> names_in("msd, rank"), names_in("")
-    (['msd', 'rank'], [])
-    """
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def setting(text: str) -> tuple[str, Any]:
     """Parse `name=value`; numbers, pairs of numbers and true/false are converted.
 

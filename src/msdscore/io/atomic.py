@@ -47,14 +47,6 @@ def write_bytes(path: Path, content: bytes, *, folder: Path) -> None:
         file.write(content)
 
 
-@contextmanager
-def in_turn(path: Path) -> Iterator[None]:
-    """Wait for this lock file and hold the lock inside the block."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path):
-        yield
-
-
 def take_folder(folder: Path) -> BaseFileLock:
     """Lock a folder, created if missing, and remove temporary files of killed writers from it.
 

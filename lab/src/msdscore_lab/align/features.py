@@ -17,6 +17,7 @@ from typing import BinaryIO, TypeVar
 
 import numpy as np
 import torch
+from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from msdscore.encoders.aligned.towers import ImageTower, TextTower, plain
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.encoders.loading.hashing import files_sha256
 from msdscore.errors import ConfigError, ImageError, RunError
-from msdscore.io.atomic import in_turn, write_bytes
+from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import text_key
 from msdscore.io.inputs.pairs import Pairs
 from msdscore.text.words import WORD, Span, stem
@@ -216,7 +217,8 @@ def build_cache(
     `workers` threads decode images and draw their views while the towers compute. If several runs need the
     same features, one computes them and the others wait.
     """
-    with in_turn(folder.with_suffix(".lock")):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
         if (folder / _DONE).is_file():
             return
         shutil.rmtree(folder, ignore_errors=True)

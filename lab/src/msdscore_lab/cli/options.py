@@ -19,3 +19,12 @@ Control = Annotated[
     bool, option_in(STATISTICS, "--control/--no-control", help="Also score captions with wrong images.")
 ]
 Seed = Annotated[int, option_in(STATISTICS, min=0, help="Random seed for wrong images, changes and resampling.")]
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a list that is separated by commas.
+
+    >>> names_in("msd, rank"), names_in("")
+    (['msd', 'rank'], [])
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]

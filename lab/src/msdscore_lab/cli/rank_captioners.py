@@ -73,7 +73,7 @@ def rank_captioners(
     contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
     how = Resampling(samples=chosen.samples, seed=chosen.seed, expanded=not chosen.percentile)
     ranking = rank(contest, people=chosen.people, how=how)
-    grids = ranking_grids(ranking, options.names_in(chosen.columns))
+    grids = ranking_grids(ranking, lab_options.names_in(chosen.columns))
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     if suffix in SUFFIXES and output is not None:
         put_all({output: render(grids, style).encode()}, overwrite=overwrite)

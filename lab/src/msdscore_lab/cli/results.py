@@ -56,7 +56,7 @@ def table(
         raise ConfigError("--against and --quoted need --overview")
     # A pattern such as results/*.json also matches the run metadata next to the scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
-    rankings, columns = [path for path in wanted if is_ranking(path)], options.names_in(chosen.columns)
+    rankings, columns = [path for path in wanted if is_ranking(path)], lab_options.names_in(chosen.columns)
     if rankings and (chosen.overview or len(rankings) < len(wanted)):
         raise ConfigError(f"{rankings[0]} is a ranking of captioners; print it separately, without --overview")
     how = Resampling(samples=samples)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msdscore.intervals import Interval, bootstrap_mean
-from msdscore.io.outputs.run import keep_answers
+from msdscore_lab.benchmarks.run.runner import keep_answers
 from msdscore_lab.cococf.changes import Counterfactual
 from msdscore_lab.cococf.knowledge import TextReader, caption_model
 from msdscore_lab.cococf.sites import read_caption

@@ -15,7 +15,7 @@ from msdscore.errors import ConfigError, InputError, RowError, unknown_name
 from msdscore.forms.base import Form, Measurement, Unit
 from msdscore.forms.paper import Paper
 from msdscore.intervals import Resampling
-from msdscore.io.outputs.run import discard, keep_answers
+from msdscore.io.outputs.run import discard
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -24,6 +24,7 @@ from msdscore_lab.benchmarks.readers.rows import CaptionedImage, captioned_image
 from msdscore_lab.benchmarks.registry import benchmark as find_benchmark
 from msdscore_lab.benchmarks.registry import benchmarks, load
 from msdscore_lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
+from msdscore_lab.benchmarks.run.runner import keep_answers
 
 PAPER = "short"  # preset of the paper's settings for one-sentence captions
 Progress = Callable[[int, int], None]

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
 
 from msdscore.core.arrays import Bool, Float, Int, UInt8
 from msdscore.errors import ImageError
-from msdscore.io.atomic import in_turn, replacing
+from msdscore.io.atomic import replacing
 from msdscore.io.images import open_image
 from msdscore.io.inputs.pairs import Pairs, image_content
 from msdscore_lab.train_mini.recipe import MiniSample
@@ -60,7 +61,8 @@ def decoded_images(
     if cache is None:
         return decode(pairs, side=side, workers=workers, on_progress=on_progress)
     path = cache / f"pictures-{side}-{pairs.fingerprint}.npy"
-    with in_turn(path.with_suffix(".lock")):
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
         if path.is_file():
             return DecodedImages(np.load(path), {})
         decoded = decode(pairs, side=side, workers=workers, on_progress=on_progress)

@@ -1,6 +1,5 @@
 """Resumable runs that write finished parts and merge them into one output."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -226,29 +225,6 @@ def open_parts(output: str, manifest: Mapping[str, Any], *, again: bool = False)
             for number in run.keys() if again else ():
                 run.drop(number)
             yield run
-
-
-def keep_answers(
-    path: Path | None,
-    manifest: Mapping[str, Any],
-    batches: Sequence[T],
-    measure: Callable[[int, T], Any],
-    *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Any]:
-    """Return `measure(number, batch)` of every batch, plain values that are computed once and stored next to `path`.
-
-    They stay there until they are discarded; those of another manifest raise `RunError`.
-    """
-    with TemporaryDirectory() as folder:
-        target = Path(folder) / "answers.parquet" if path is None else path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open_run(target, manifest) as run:
-            for number, key, batch in run.missing(("", batch) for batch in batches):
-                progress(number, len(batches))
-                run.write(number, pa.table({"answer": [json.dumps(measure(number, batch))]}), key=key)
-            progress(len(batches), len(batches))
-            return [json.loads(part["answer"][0].as_py()) for part in run.tables()] if batches else []
 
 
 def finished(output: Path, manifest: Mapping[str, Any]) -> Summary | None:

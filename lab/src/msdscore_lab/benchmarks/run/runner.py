@@ -14,7 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate, compress
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +50,7 @@ from msdscore_lab.benchmarks.run.score_file import (
 )
 from msdscore_lab.metrics.base import Metric
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
 _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
 _MAX_FAILURES = 5  # error messages in a result
@@ -401,3 +403,26 @@ def _mean_figures(draws: Sequence[Sequence[Figure]]) -> Figures:
             figure = replace(figure, value=fmean(values), interval=interval, spread=stdev(values))
         means.append(figure)
     return tuple(means)
+
+
+def keep_answers(
+    path: Path | None,
+    manifest: Mapping[str, Any],
+    batches: Sequence[T],
+    measure: Callable[[int, T], Any],
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Any]:
+    """Return `measure(number, batch)` of every batch, plain values that are computed once and stored next to `path`.
+
+    They stay there until they are discarded; those of another manifest raise `RunError`.
+    """
+    with TemporaryDirectory() as folder:
+        target = Path(folder) / "answers.parquet" if path is None else path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open_run(target, manifest) as run:
+            for number, key, batch in run.missing(("", batch) for batch in batches):
+                progress(number, len(batches))
+                run.write(number, pa.table({"answer": [json.dumps(measure(number, batch))]}), key=key)
+            progress(len(batches), len(batches))
+            return [json.loads(part["answer"][0].as_py()) for part in run.tables()] if batches else []
