@@ -167,9 +167,7 @@ def test_head_none_needs_the_width_of_the_language_model(models, rows, tmp_path)
     ):
         train(load_recipe(Recipe, "paper-llama", changes=changes), rows, tmp_path / "run", options=CPU)
     other = [*changes, "heads.dim=16", "heads.text.kind=linear"]
-    with pytest.raises(
-        ConfigError, match="lm.prefix 'head' needs heads.dim to be the language model's width 32, got 16"
-    ):
+    with pytest.raises(ConfigError, match="got 16"):
         train(load_recipe(Recipe, "paper-llama", changes=other), rows, tmp_path / "other", options=CPU)
 
 
@@ -347,7 +345,7 @@ def test_the_run_folder_is_complete(rows, tmp_path):
     assert [row["step"] for row in steps_of(run, "evaluation")] == [3, 6]
     assert "## To be written by a person" in (run / "README.md").read_text()
     assert [event.done for event in events if event.kind == "step"] == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(RunError, match="contains a run; continue it with --resume"):
+    with pytest.raises(RunError, match="contains a run"):
         train(small, rows, run, options=CPU)
     with pytest.raises(RunError, match="was started with another recipe"):
         train(replace(small, seed=5), rows, run, options=replace(CPU, resume=True))
@@ -437,10 +435,10 @@ def test_export_scores_like_the_run_and_verifies_its_backbones(models, rows, tmp
 
 
 def test_invalid_exports_are_rejected(rows, tmp_path):
-    with pytest.raises(RunError, match="has no config.toml; pass the folder of a run"):
+    with pytest.raises(RunError, match="has no config.toml"):
         export(tmp_path, tmp_path / "x")
     train(recipe(), rows, tmp_path / "run", options=CPU)
-    with pytest.raises(ConfigError, match="dtype must be one of int8, float16, float32, got 'int4'"):
+    with pytest.raises(ConfigError, match="dtype.*got 'int4'"):
         export(tmp_path / "run", tmp_path / "x", dtype="int4")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("x")
@@ -450,7 +448,7 @@ def test_invalid_exports_are_rejected(rows, tmp_path):
     (folder / "SHA256SUMS").unlink()  # the original one would reject the changes below
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "format": 9}))
-    with pytest.raises(WeightsError, match="has format 9 of msdscore-aligned, expected 2; export it again"):
+    with pytest.raises(WeightsError, match="has format 9 of msdscore-aligned, expected 2"):
         load_encoder(str(folder))
     (folder / "config.json").write_text(json.dumps({**config, "heads": {"dimm": 3}}))
     with pytest.raises(WeightsError, match="unknown setting 'heads.dimm'"):

@@ -71,7 +71,7 @@ def test_labels_with_colons_and_paths_can_be_compared(tmp_path):
     result = bench(root, "sugarcrepe", tmp_path / "out.json", ("length", label))
     found = compare_sides(open_side(f"{result}:{label}"), open_side(f"{result}:length"), how=HOW)
     assert found.differences[0].first == 1.0
-    with pytest.raises(InputError, match=r"nowhere.json:file:x: no such file; expected a result"):
+    with pytest.raises(InputError, match="nowhere.json:file:x: no such file"):
         open_side("nowhere.json:file:x")
 
 
@@ -133,10 +133,10 @@ def test_missing_scores_and_items_are_excluded_and_counted(tmp_path, crepe):
 def test_incomparable_results_are_rejected(tmp_path, crepe):
     with pytest.raises(ConfigError, match=r"crepe.json has several metrics; select one, as in .*crepe.json:cosine"):
         open_side(str(crepe))
-    with pytest.raises(InputError, match=r"nowhere: no such file; expected a result"):
+    with pytest.raises(InputError, match="nowhere: no such file"):
         open_side("nowhere")
     expert = bench(make_expert(tmp_path), "flickr8k-expert", tmp_path / "expert.json", ("length",))
-    with pytest.raises(InputError, match=r"expected two results of one benchmark, got sugarcrepe and flickr8k-expert"):
+    with pytest.raises(InputError, match="got sugarcrepe and flickr8k-expert"):
         compare_sides(open_side(f"{crepe}:length"), open_side(str(expert)))
     counted = tmp_path / "authors.json"
     counted.write_text(json.dumps(json.loads(crepe.read_text()) | {"protocol": "authors"}))
@@ -144,7 +144,7 @@ def test_incomparable_results_are_rejected(tmp_path, crepe):
     with pytest.raises(InputError, match=r"expected two results of one protocol, got official and authors"):
         compare_sides(open_side(f"{crepe}:length"), open_side(f"{counted}:length"))
     (tmp_path / "crepe.parquet").unlink()
-    with pytest.raises(InputError, match=r"crepe.parquet: no such file; expected the scores next to their result"):
+    with pytest.raises(InputError, match="crepe.parquet: no such file"):
         open_side(f"{counted}:length")
     other = make_sugarcrepe(tmp_path / "changed")
     rows = [json.loads(line) for line in (other / "sugarcrepe.jsonl").read_text().splitlines()]

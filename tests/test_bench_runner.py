@@ -181,7 +181,7 @@ def test_additional_metric_is_scored_without_the_others(tmp_path):
 
 def test_other_results_are_not_overwritten_by_default(tmp_path, scorer):
     run(plan(make_sugarcrepe(tmp_path), metrics=("msd",)), tmp_path, scorer)
-    with pytest.raises(RunError, match=r"belongs to a run with another seed \(0, now 1\); choose another -o or pass"):
+    with pytest.raises(RunError, match=r"belongs to a run with another seed \(0, now 1\)"):
         run(plan(tmp_path, metrics=("msd",), seed=1), tmp_path, scorer)
     with pytest.raises(RunError, match=r"belongs to a run with another options.subsets \(nothing, now \"add_att\"\)"):
         run(plan(tmp_path, metrics=("msd",), options={"subsets": "add_att"}), tmp_path, scorer)
@@ -330,7 +330,7 @@ def test_several_seeds_give_mean_and_standard_deviation(tmp_path, scorer):
     assert "|seed:0|draw:2" in one
     assert "mean of 3 draws; ± is their standard deviation" in result_grids([result])[0].notes
     assert read_result(tmp_path / "out" / "rsicd.json") == result
-    with pytest.raises(ConfigError, match="sugarcrepe has no random draws; remove --seeds"):
+    with pytest.raises(ConfigError, match="sugarcrepe has no random draws"):
         run(plan(make_sugarcrepe(tmp_path), seeds=2), tmp_path, scorer)
 
 
@@ -430,7 +430,7 @@ def test_unreadable_results_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"expected a result of `msdscore bench` in format 3"):
         read_result(tmp_path / "other.json")
     (tmp_path / "half.json").write_text('{"format": 3, "metrics": []}')
-    with pytest.raises(InputError, match=r"half.json: is damaged \('benchmark'\); run the same `msdscore bench` again"):
+    with pytest.raises(InputError, match=r"half.json: is damaged \('benchmark'\)"):
         read_result(tmp_path / "half.json")
 
 
@@ -489,7 +489,7 @@ def test_images_changed_during_a_run_are_rejected_and_scored_again(tmp_path, sco
             write_images(root / "sugarcrepe.images.parquet", others)
 
     small = plan(root, batch_images=2)
-    with pytest.raises(RunError, match="images were changed during the run; run again"):
+    with pytest.raises(RunError, match="images were changed during the run"):
         run(small, tmp_path, scorer, progress=replace_at_the_end)
     assert not (tmp_path / "out" / "sugarcrepe.parquet").exists()
     run(small, tmp_path, scorer)
@@ -539,7 +539,7 @@ def test_a_file_of_references_is_joined_by_image(tmp_path):
     assert (result.counted, list(result.notes)) == (2, ["items left out: no references"])
     assert all("|nrefs:1-2|" in metric.signature for metric in result.metrics)
     (tmp_path / "people.json").write_text(json.dumps({"other": ["a dog"]}))
-    with pytest.raises(InputError, match="expected references of the benchmark's images, by file name; got none"):
+    with pytest.raises(InputError, match="expected references of the benchmark's images, by file name"):
         prepare_work(plan)
-    with pytest.raises(InputError, match="have none here; pass a file of them with --references"):
+    with pytest.raises(InputError, match="have none here"):
         prepare_work(replace(plan, references=None))

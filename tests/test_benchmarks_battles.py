@@ -46,7 +46,7 @@ def test_caparena_reads_every_verdict(tmp_path: Path) -> None:
 
 def test_caparena_rejects_an_unknown_verdict(tmp_path: Path) -> None:
     (tmp_path / "caparena_annots_eval.json").write_text(json.dumps([_row("a.jpg", "tie")]))
-    with pytest.raises(InputError, match=r"row 0: expected winner to be one of .*equal, skip, bad, got 'tie'"):
+    with pytest.raises(InputError, match="got 'tie'"):
         load("caparena", tmp_path)
 
 
@@ -145,5 +145,5 @@ def test_docent_spans_are_read_and_content_words_inside_them_are_marked(tmp_path
     assert not mentions["woman"]
     assert not any(invented for _, invented in mentions_of(second, {}))
     pq.write_table(pa.table(table | {"mistakes": ["no list", "[]"]}), path)
-    with pytest.raises(InputError, match="row 0: expected mistakes as a JSON list of start and end, got 'no list'"):
+    with pytest.raises(InputError, match="got 'no list'"):
         read_docent_spans(tmp_path)

@@ -159,7 +159,7 @@ def test_pascal_json_puts_the_preferred_caption_first(tmp_path: Path) -> None:
     assert items[0].references == ("r",) * 5
     assert items[0].image == tmp_path / "JPEGImages" / "2008_1.jpg"
     _dump(tmp_path / "pascal_50s.json", {"HI": [{**_PASCAL["HI"][0], "label": 2}]})
-    with pytest.raises(InputError, match=r"HI row 0: expected 2 captions and a label 0 or 1, got label 2"):
+    with pytest.raises(InputError, match="got label 2"):
         load("pascal50s", tmp_path)
 
 
@@ -226,7 +226,7 @@ def test_pascal_has_up_to_48_references(tmp_path: Path, asked: int, draws: int) 
     _mats(tmp_path, [30])
     reading = load("pascal50s", tmp_path, references=asked)
     assert (len(reading.items[0].references), reading.draws) == (asked, draws)
-    with pytest.raises(ConfigError, match="expected 1 to 48 references, got 49"):
+    with pytest.raises(ConfigError, match="got 49"):
         load("pascal50s", tmp_path, references=49)
 
 
@@ -324,7 +324,7 @@ def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> Non
     # The same caption in another case is not a negative.
     assert items[0].negative in ("mri", "x-ray")
     assert image_source(items[3].image) == b"picture ROCOv2_test_3"
-    with pytest.raises(InputError, match=r"validation-\*\.parquet, found no such file; get it from https"):
+    with pytest.raises(InputError, match=r"validation-\*\.parquet, found no such file"):
         load("rocov2", tmp_path, split="validation")
 
 

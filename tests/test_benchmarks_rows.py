@@ -47,7 +47,7 @@ def test_pairs_with_a_label_put_the_preferred_caption_first(tmp_path):
     assert (first.positive, second.positive, first.subset, first.references) == ("x", "y", "HC", ("r s",))
     assert [first.id, second.id] == ["a:0", "a:1"]
     write_rows(tmp_path / "dev_pascal50s.jsonl", [{**rows[0], "label": 2}])
-    with pytest.raises(InputError, match=r"row 1: expected 2 captions and a label 0 or 1, got label 2"):
+    with pytest.raises(InputError, match="got label 2"):
         load("pascal50s", tmp_path)
 
 
@@ -66,7 +66,7 @@ def test_battle_winner_is_a_letter_a_name_or_an_answer(tmp_path):
     assert [item.winner for item in items] == ["a", "b", "tie", "tie", None]
     assert items[4].aspects == {"overall_quality": -2}
     write_rows(tmp_path / "caparena.jsonl", [{**row, "winner": "three"}])
-    with pytest.raises(InputError, match=r"expected winner to be a, b, tie, one or two, got 'three'"):
+    with pytest.raises(InputError, match="got 'three'"):
         load("caparena", tmp_path)
 
 

@@ -225,7 +225,7 @@ def test_damaged_weights_are_one_line_errors(folder, tmp_path):
     shutil.copytree(folder, bad)
     weights = bad / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(WeightsError, match=r"weights of '.*bad' cannot be loaded \(.*\); download") as caught:
+    with pytest.raises(WeightsError, match=r"weights of '.*bad' cannot be loaded \(.*\)") as caught:
         load_encoder(str(bad), device="cpu")
     assert "\n" not in str(caught.value)
 

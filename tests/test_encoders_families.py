@@ -206,7 +206,7 @@ def test_compiling_changes_only_the_signature(folder, images, read, seen):
 
 @pytest.mark.parametrize("family", ["siglip"], indirect=True)
 def test_unknown_compile_backend_is_rejected(folder):
-    with pytest.raises(ConfigError, match=r"compile must be empty or one of .*inductor.*, got 'gcc'"):
+    with pytest.raises(ConfigError, match="compile.*got 'gcc'"):
         load_encoder(str(folder), device="cpu", compile="gcc")
 
 

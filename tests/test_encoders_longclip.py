@@ -54,5 +54,5 @@ def test_clip_positions_can_be_stretched_on_loading(tmp_path):
 
 
 def test_stretching_248_positions_is_rejected(tmp_path):
-    with pytest.raises(ConfigError, match="stretch needs a text tower of 22 to 247 positions, got 248"):
+    with pytest.raises(ConfigError, match="got 248"):
         load_encoder(str(make_tiny_clip(tmp_path / "long", context=248)), device="cpu", stretch=True)

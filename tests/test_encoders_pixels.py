@@ -150,7 +150,7 @@ def test_resizing_on_the_device_is_in_the_signature_and_changes_little(clip, tmp
 
 
 def test_invalid_options_are_rejected(clip):
-    with pytest.raises(ConfigError, match="jpeg must be 'full' or 'reduced' or 'smallest' or 'device', got 'half'"):
+    with pytest.raises(ConfigError, match="jpeg.*got 'half'"):
         load_encoder(clip, jpeg="half")
     with pytest.raises(ConfigError, match="resize must be 'pillow' or 'device'"):
         load_encoder(clip, resize="gpu")

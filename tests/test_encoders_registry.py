@@ -99,7 +99,7 @@ def test_unknown_name_gets_a_suggestion():
 
 
 def test_missing_folder_is_rejected():
-    with pytest.raises(WeightsError, match=r"folder './nothing' does not exist; pass an existing folder"):
+    with pytest.raises(WeightsError, match="folder './nothing' does not exist"):
         load_encoder("./nothing")
 
 
@@ -124,7 +124,7 @@ def test_a_registered_encoder_loads_with_its_own_options():
 
 
 def test_duplicate_name_is_rejected():
-    with pytest.raises(ConfigError, match="an encoder named 'toy' exists; register yours under another name"):
+    with pytest.raises(ConfigError, match="an encoder named 'toy' exists"):
         register_encoder(EncoderRow(name="toy", loader="other:thing", family="other"))
 
 

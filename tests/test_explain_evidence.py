@@ -191,11 +191,11 @@ def test_explain_batch_equals_single_pairs_and_returns_errors_in_order(tmp_path)
         assert why.score.msd == pytest.approx(alone.score.msd, abs=1e-4)
         assert [unit.text for unit in why.ranked] == [unit.text for unit in alone.ranked]
         assert why.image.size == (64, 48)
-    with pytest.raises(ConfigError, match="expected one image per caption, got 2 and 1"):
+    with pytest.raises(ConfigError, match="got 2 and 1"):
         scorer.explain_batch(colours, ["a red wall"])
-    with pytest.raises(ConfigError, match="expected a list of images, got 'red.png'; explain takes a single pair"):
+    with pytest.raises(ConfigError, match="got 'red.png'"):
         scorer.explain_batch("red.png", ["a red wall"])
-    with pytest.raises(ConfigError, match="expected a list of captions, got 'a red wall'"):
+    with pytest.raises(ConfigError, match="got 'a red wall'"):
         scorer.explain_batch(colours[:1], "a red wall")
     people = ["a red brick wall"]
     known, without = scorer.explain_batch(colours, ["a red wall", "a blue sky"], references=[people, None])

@@ -147,9 +147,7 @@ def test_unfinished_thinking_has_no_reward():
 
 
 def test_a_batch_without_images_is_rejected():
-    with pytest.raises(
-        ConfigError, match="expected one image per completion, got 0 for 2; add a column image or images to the dataset"
-    ):
+    with pytest.raises(ConfigError, match="got 0 for 2"):
         MSDReward("toy")(["say", "say"], ["one", "two"])
 
 

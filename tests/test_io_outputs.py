@@ -112,7 +112,7 @@ def test_unknown_suffixes_and_unwritable_paths_are_rejected(tmp_path):
     ):
         write_table(pa.table({"a": [1]}), tmp_path / "out.txt")
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file/out\.csv: cannot be written \(.*\); choose another name"):
+    with pytest.raises(RunError, match=r"file/out\.csv: cannot be written \(.*\)"):
         write_table(pa.table({"a": [1]}), tmp_path / "file" / "out.csv")
     (tmp_path / "file").unlink()
     for suffix in OUTPUT_SUFFIXES:
@@ -191,7 +191,7 @@ def test_existing_output_is_not_replaced(tmp_path):
     path, other = tmp_path / "out.csv", pa.table({"a": [2]})
     write_table(pa.table({"a": [1]}), path)
     write_table(pa.table({"a": [1]}), path)  # the same content again
-    with pytest.raises(RunError, match=r"out\.csv: exists with other content; choose another -o or pass --over"):
+    with pytest.raises(RunError, match=r"out\.csv: exists with other content"):
         write_table(other, path)
     assert path.read_text() == "a\n1\n"
     write_table(other, path, overwrite=True)
@@ -209,13 +209,13 @@ def test_input_is_rejected_as_output(tmp_path):
     link.symlink_to(image)
     hard.hardlink_to(image)
     for name in (image, link, hard, tmp_path / "." / "dog.png"):
-        with pytest.raises(RunError, match="is an input of this command, which would be lost; choose another output"):
+        with pytest.raises(RunError, match="is an input of this command, which would be lost"):
             check_target(name, [".png"], inputs=[None, "-", "no\0name", image])
     check_target(tmp_path / "new.PNG", [".png"], inputs=[image])
     with pytest.raises(ConfigError, match=r"new\.jpg: unknown kind of output; expected a name ending in \.png, \.svg"):
         check_target(tmp_path / "new.jpg", [".png", ".svg"])
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(ConfigError, match="is a folder; expected the name of a file"):
+    with pytest.raises(ConfigError, match="is a folder"):
         check_target(tmp_path / "folder.png", [".png"])
 
 

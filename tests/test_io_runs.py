@@ -44,7 +44,7 @@ def test_parts_are_merged_into_one_output(tmp_path, suffix):
     assert names(output.parent) == [f"out{suffix}", f"out{suffix}.run.json"]
     assert "é11" in (output.read_bytes().decode("utf-8") if suffix != ".parquet" else str(pq.read_table(output)))
     assert finished(output, MANIFEST) == Summary(rows=12, failed=0)
-    with pytest.raises(RunError, match="already finished; choose another -o or pass --overwrite"):
+    with pytest.raises(RunError, match="already finished"):
         open_run(output, MANIFEST)
 
 
@@ -97,7 +97,7 @@ def test_interrupted_run_resumes(tmp_path):
     with open_run(output, MANIFEST) as run:
         assert list(run.keys()) == [0, 2]
         assert ".part-000001.parquet.0123.tmp" not in names(folder)
-        with pytest.raises(RunError, match="part 1 is missing; run again to compute it"):
+        with pytest.raises(RunError, match="part 1 is missing"):
             run.finish()
         for number in (1, 3, 4):
             run.write(number, part(number))
@@ -198,7 +198,7 @@ def test_corrupted_part_is_not_merged(tmp_path):
         data = bytearray(path.read_bytes())
         data[len(data) // 4] ^= 0xFF
         path.write_bytes(data)
-        with pytest.raises(RunError, match=r"part-000000\.parquet: is damaged; delete it and run again"):
+        with pytest.raises(RunError, match=r"part-000000\.parquet: is damaged"):
             run.finish()
         run.write(0, part(0))
         run.finish()
@@ -234,14 +234,14 @@ def test_output_is_locked(tmp_path):
 
 def test_unwritable_path_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"out\.csv: cannot be written \(Not a directory\); choose another -o"):
+    with pytest.raises(RunError, match=r"out\.csv: cannot be written \(Not a directory\)"):
         open_run(tmp_path / "file" / "out.csv", MANIFEST)
 
 
 def test_unwritable_part_is_a_one_line_error(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         (tmp_path / "out.csv.parts" / "part-000000.parquet").mkdir()
-        with pytest.raises(RunError, match=r"cannot write part 0 \(.*\); finished parts are kept"):
+        with pytest.raises(RunError, match=r"cannot write part 0 \(.*\)"):
             run.write(0, part(0))
 
 
@@ -319,7 +319,7 @@ def test_foreign_folder_of_parts_is_rejected(tmp_path):
     folder.mkdir()
     (folder / "part-000000.parquet").write_text("precious")
     for attempt in (lambda: open_run(tmp_path / "out.csv", MANIFEST), lambda: discard(tmp_path / "out.csv")):
-        with pytest.raises(RunError, match=r"out\.csv\.parts: was not created by msdscore .*; move it away or choose"):
+        with pytest.raises(RunError, match=r"out\.csv\.parts: was not created by msdscore .*"):
             attempt()
     assert names(folder) == ["part-000000.parquet"]
 
@@ -345,7 +345,7 @@ def test_foreign_run_metadata_is_not_replaced(tmp_path, content):
     notes = tmp_path / "out.csv.run.json"
     notes.write_text(content)
     for attempt in (lambda: open_run(tmp_path / "out.csv", MANIFEST), lambda: discard(tmp_path / "out.csv")):
-        with pytest.raises(RunError, match=r"out\.csv\.run\.json: was not written by msdscore; move it away"):
+        with pytest.raises(RunError, match=r"out\.csv\.run\.json: was not written by msdscore"):
             attempt()
     assert notes.read_text() == content
     assert names(tmp_path) == [notes.name]
@@ -355,7 +355,7 @@ def test_output_created_during_a_run_is_not_replaced(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         run.write(0, part(0))
         (tmp_path / "out.csv").write_text("precious")
-        with pytest.raises(RunError, match=r"out\.csv: appeared or changed during the run; finished parts are kept"):
+        with pytest.raises(RunError, match=r"out\.csv: appeared or changed during the run"):
             run.finish()
     assert (tmp_path / "out.csv").read_text() == "precious"
 

@@ -71,7 +71,7 @@ def test_soft_msd_uses_all_captions_of_an_image(scorer):
     expected = [row["soft_msd"] for row in scorer.rank(RED, captions).rows()]
     np.testing.assert_allclose(score("soft-msd,set=image", batch)[:, 0], expected, atol=1e-6)
     np.testing.assert_array_equal(score("soft-msd", batch), score("msd", batch))
-    with pytest.raises(ConfigError, match="set must be 'item' or 'image', got 'all'"):
+    with pytest.raises(ConfigError, match="set.*got 'all'"):
         load_metric("soft-msd,set=all")
 
 
@@ -119,7 +119,7 @@ def test_clipscore_with_the_crop_of_torchvision(tmp_path):
     expected = 2.5 * max(cosine(own, cut, f"A photo depicts {caption}"), 0)
     assert values["torchvision"] == pytest.approx(expected, abs=1e-6)
     assert abs(values["transformers"] - expected) > 1e-4
-    with pytest.raises(ConfigError, match="crop must be 'transformers' or 'torchvision', got 'even'"):
+    with pytest.raises(ConfigError, match="crop.*got 'even'"):
         Scorer(folder, crop="even")
 
 
@@ -211,7 +211,7 @@ def test_references_are_sampled_by_seed(scorer):
         np.testing.assert_allclose(score(f"ref-msd,most={most},seed=1", batch)[0], expected, atol=1e-6)
     assert len({tuple(shuffled(references, str(seed))) for seed in range(5)}) == 5
     assert load_metric("ref-msd,most=4,seed=1").choices == f"ref:{WEIGHTS}|most:4|drawn:1"
-    with pytest.raises(ConfigError, match="seed must be a whole number and needs most, got '1'"):
+    with pytest.raises(ConfigError, match="seed.*got '1'"):
         load_metric("ref-msd,seed=1")
 
 
@@ -225,7 +225,7 @@ def test_control_swaps_image_references_or_both(scorer):
         np.testing.assert_allclose(score(f"ref-msd,wrong={wrong}", batch)[1], expected, atol=1e-6)
     with pytest.raises(UnknownNameError, match="unknown side that the control swaps 'text'"):
         load_metric("ref-msd,wrong=text")
-    with pytest.raises(ConfigError, match="most must be a whole number of references of at least 1, got '0'"):
+    with pytest.raises(ConfigError, match="most.*got '0'"):
         load_metric("ref-msd,most=0")
 
 
@@ -264,9 +264,9 @@ def test_sinkhorn_with_one_token_is_the_mean_cost(scorer):
     assert found[0, 0] == pytest.approx(float(expected), abs=1e-5)  # one token gets all mass for any plan
     assert found[1, 1] < found[1, 0]  # moving blue patches to blue is cheaper
     assert not load_metric("sinkhorn").higher_is_better
-    with pytest.raises(ConfigError, match="reg must be a number, got 'much'"):
+    with pytest.raises(ConfigError, match="reg.*got 'much'"):
         load_metric("sinkhorn,reg=much")
-    with pytest.raises(ConfigError, match="margin must be a number, got 'much'"):
+    with pytest.raises(ConfigError, match="margin.*got 'much'"):
         load_metric("rank-agg,margin=much")
     with pytest.raises(ConfigError, match="reg must be positive, got 0"):
         load_metric("sinkhorn,reg=0")

@@ -77,7 +77,7 @@ def test_invalid_checkpoints_are_rejected(tmp_path, checkpoint):
     torch.save({"state_dict": {"weight": torch.zeros(1)}}, tmp_path / "other.pth")
     with pytest.raises(WeightsError, match=r"other.pth does not contain a CLIP model with a ViT"):
         load_metric(f"pac-s:{tmp_path / 'other.pth'}")
-    with pytest.raises(ConfigError, match="family must be 'openai' or 'open_clip', got 'x'"):
+    with pytest.raises(ConfigError, match="family.*got 'x'"):
         load_metric(f"pac-s:{checkpoint},family=x")
 
 

@@ -84,7 +84,7 @@ def test_missing_java_is_reported(monkeypatch):
     for asked in ("meteor", "spice", "bleu-4,tokenizer=ptb"):
         with pytest.raises(MissingExtraError, match=r"needs Java 8 or later on the PATH; install one"):
             load_metric(asked)
-    with pytest.raises(ConfigError, match="tokenizer must be 'simple' or 'ptb', got 'bpe'"):
+    with pytest.raises(ConfigError, match="tokenizer.*got 'bpe'"):
         load_metric("cider,tokenizer=bpe")
 
 
@@ -107,7 +107,7 @@ def test_spice_downloads_nothing():
 
     if (Path(spice.__file__).parent / "lib" / "stanford-corenlp-3.6.0.jar").is_file():
         pytest.skip("the models are installed")
-    with pytest.raises(MissingExtraError, match=r"spice needs stanford-corenlp-3.6.0.jar and its models in .*; fetch"):
+    with pytest.raises(MissingExtraError, match="spice needs stanford-corenlp-3.6.0.jar and its models in .*"):
         load_metric("spice")
 
 

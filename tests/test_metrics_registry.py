@@ -125,15 +125,15 @@ def test_invalid_score_files_are_rejected(tmp_path):
     np.testing.assert_array_equal(found.values, [[1, 2], [np.nan, np.nan]])
     with pytest.raises(InputError, match=r"item item/0: expected 2 scores, got 1"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}])).score(batch)
-    with pytest.raises(InputError, match=r"expected a verdict a, b or tie on two captions, got 'c'"):
+    with pytest.raises(InputError, match="got 'c'"):
         load_metric(_file(tmp_path, [{"id": "item/0", "verdict": "c"}])).score(batch)
-    with pytest.raises(InputError, match=r"item item/0: expected a number as score, got 'high'"):
+    with pytest.raises(InputError, match="got 'high'"):
         load_metric(_file(tmp_path, [{"id": "item/0", "scores": ["high", 1]}])).score(batch)
     with pytest.raises(InputError, match=r"has scores for 1 of 2 items, and none for 'item/1'; add them, or use file:"):
         load_metric(_file(tmp_path, [{"id": "item/0", "scores": [1, 2]}])).score(batch)
     with pytest.raises(InputError, match=r"some rows have an id and some do not"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}, {"image": "x", "caption": "y", "score": 1}]))
-    with pytest.raises(InputError, match=r"x.jpg with 'y' has two different scores; expected one"):
+    with pytest.raises(InputError, match="x.jpg with 'y' has two different scores"):
         load_metric(_file(tmp_path, [{"image": "x.jpg", "caption": "y", "score": score} for score in (1, 2)]))
     with pytest.raises(InputError, match=r"the id 'item/0' occurs twice"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}] * 2))

@@ -247,11 +247,11 @@ def test_score_table_accepts_hugging_face_datasets():
 
 def test_invalid_tables_are_rejected():
     scorer, images = Scorer("toy"), [png("red")]
-    with pytest.raises(ConfigError, match="expected a pandas DataFrame, a pyarrow Table or .*, got list; for a file"):
+    with pytest.raises(ConfigError, match="expected a pandas DataFrame, a pyarrow Table or .*, got list"):
         scorer.score_table([{"image": png("red"), "caption": "red"}])
     with pytest.raises(InputError, match=r"the table: no caption column; expected one of caption, .*; found: image"):
         scorer.score_table(pa.table({"image": images}))
-    with pytest.raises(ConfigError, match="the table has columns msd already; drop them, or pass a prefix"):
+    with pytest.raises(ConfigError, match="the table has columns msd already"):
         scorer.score_table(pa.table({"image": images, "caption": ["red"], "msd": [1.0]}))
     named = pa.table({"photo": images, "said": ["red"]})
     assert len(scorer.score_table(named, columns=ColumnNames(image="photo", caption="said"))) == 1
@@ -375,9 +375,7 @@ def test_swapped_image_and_caption_are_reported(tmp_path):
     make_image().save(tmp_path / "cat.png")
     scorer, file = Scorer("toy"), str(tmp_path / "cat.png")
     for call in (scorer.score, scorer.explain):
-        with pytest.raises(
-            ConfigError, match="expected the image first and its caption second, got 'a cat' and .*; swap them"
-        ):
+        with pytest.raises(ConfigError, match="got 'a cat' and .*"):
             call("a cat", file)
     with pytest.raises(ConfigError, match="swap them"):
         scorer.rank("a red square", ["a cat", "dog.jpg"])
@@ -503,7 +501,7 @@ def test_captions_of_a_table_that_are_not_text_are_row_errors():
 def test_duplicate_columns_are_rejected():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame([[make_image(), "red", "blue"]], columns=["image", "caption", "caption"])
-    with pytest.raises(ConfigError, match="the table has 2 columns 'caption'; rename or drop all but one"):
+    with pytest.raises(ConfigError, match="the table has 2 columns 'caption'"):
         Scorer("toy").score_table(frame)
     table = pa.table(
         [pa.array(["x.png"]), pa.array(["red"]), pa.array(["blue"])], names=["image", "caption", "caption"]

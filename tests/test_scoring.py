@@ -219,7 +219,7 @@ def test_invalid_scorer_arguments_are_rejected():
         Scorer(None)
     with pytest.raises(ConfigError, match="expected Paper, Evidence or the name of a preset, got dict"):
         Scorer("toy", {"kappa": 3})
-    with pytest.raises(ConfigError, match="batch_size must be a whole number of at least 1, got '8'"):
+    with pytest.raises(ConfigError, match="batch_size.*got '8'"):
         Scorer("toy", batch_size="8")
     with pytest.raises(UnknownNameError, match="unknown encoder ''"):
         Scorer("")

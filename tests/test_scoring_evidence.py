@@ -372,12 +372,12 @@ def test_tables_show_the_columns_of_the_form_and_the_reading(bank):
 
 def test_incompatible_banks_are_rejected(bank):
     encoder, made = bank
-    with pytest.raises(ConfigError, match="these settings use none; choose the preset evidence"):
+    with pytest.raises(ConfigError, match="these settings use none"):
         Scorer(encoder, "short", bank=made)
     bare = replace(made, bank=replace(made.bank, words=None))
     with pytest.raises(ConfigError, match=r"needs a bank that was built from captioned images, .* msdscore bank"):
         Scorer(encoder, Evidence(components=2), bank=bare)
-    with pytest.raises(ConfigError, match="at least 50 captioned images, got 10"):
+    with pytest.raises(ConfigError, match="got 10"):
         calibrated_bank(encoder, Evidence(), *coloured(10))
 
 
@@ -385,7 +385,7 @@ def test_settings_of_the_two_forms():
     assert preset("evidence", balance=0.25).weights == pytest.approx((0.075, 0.01))
     with pytest.raises(UnknownNameError, match="unknown setting 'gate'"):
         Evidence().changed(gate="support")
-    with pytest.raises(ConfigError, match="balance must be between 0 and 1, got 1.5"):
+    with pytest.raises(ConfigError, match="balance.*got 1.5"):
         Evidence(balance=1.5)
 
 

@@ -54,9 +54,9 @@ def test_variants_include_the_default():
     pairs, _ = value_variants("components", "3,2", load_encoder("toy"), Paper())
     assert [variant.name for variant in pairs] == ["components=3,2"]
     assert pairs[0].value is None
-    with pytest.raises(ConfigError, match=r"expected components as two numbers \(image, text\), got '3'"):
+    with pytest.raises(ConfigError, match="got '3'"):
         value_variants("components", "3", load_encoder("toy"), Paper())
-    with pytest.raises(ConfigError, match="expected kappa as a number, got 'many'"):
+    with pytest.raises(ConfigError, match="got 'many'"):
         value_variants("kappa", "many", load_encoder("toy"), Paper())
     assert slug("Gaussian, spherical") == "gaussian-spherical"
 
