@@ -44,7 +44,7 @@ def drawn_mentions(rng, count=20000):
     true = rng.random(count) < 0.5
     shift = np.array([SHIFTS[length_class(int(words))] for words in counts])
     evidence = rng.normal(8.0, 2.0, count) - 6.0 * ~true + shift
-    return Mentions(rng.integers(0, 2, count), counts, evidence, true, ~true)
+    return Mentions(rng.integers(0, 2, count), counts, evidence, true, ~true, counts > 2)
 
 
 def test_p_values_are_right_in_every_class_of_length():
@@ -67,6 +67,21 @@ def test_p_values_are_right_in_every_class_of_length():
     whole = WordCalibration({}, 0.2, (lengths[-1][0],), 2.0)
     short = fresh.true & (fresh.length == 1) & (fresh.kind == 0)
     assert (whole.judge(fresh.evidence[short], fresh.kind[short], np.ones(short.sum()))[0] < 0.1).mean() > 0.5
+
+
+def test_long_classes_are_fitted_on_whole_captions_and_rare_absent_words_do_not_widen_a_class():
+    rng = np.random.default_rng(4)
+    drawn = drawn_mentions(rng)
+    whole = rng.random(len(drawn.true)) < 0.3
+    drawn = drawn._replace(
+        evidence=drawn.evidence - 3.0 * (~whole & (drawn.length > 2)), whole=whole & (drawn.length > 2)
+    )
+    absent = drawn.absent & (rng.random(len(whole)) < 0.02)  # fewer than are needed for a slope of each class
+    words = WordCalibration({}, 0.2, (WordKind(0.1, (0.0, 1.0), 1.0, 0.0),), 2.0)
+    fitted = WordCalibration({}, 0.2, words.kinds, 2.0, fit_lengths(words, drawn._replace(absent=absent), 200))
+    p_values, _ = fitted.judge(drawn.evidence, drawn.kind, drawn.length.astype(float))
+    for chosen in (drawn.whole & (drawn.length == 12), drawn.length == 1):
+        assert 0.06 < (p_values[chosen & drawn.true & (drawn.kind == 0)] < 0.1).mean() < 0.14
 
 
 def test_p_values_rise_with_the_evidence_and_change_little_between_lengths():

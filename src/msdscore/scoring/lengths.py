@@ -21,7 +21,8 @@ Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 PARTS = 2  # of each class that are taken from the captions of an image, and from those of similar images
-FEWEST = 60  # true and absent mentions of a kind and a class; with fewer, those of all classes are used
+FEWEST = 60  # mentions of a kind and a class that a distribution is fitted to; with fewer, those of all classes are
+ENOUGH = 200  # true mentions in whole captions of a kind and a class, from which those in parts are left out
 _SHORT = 1  # the last class of parts whose words must all be confirmed
 _RARER = 0.3  # subtracted from the log-odds of captions of one word: a noun at random is absent more often than not
 _NEWTON_STEPS = 100
@@ -38,7 +39,8 @@ class Mentions(NamedTuple):
     """Mentions of words in whole captions and in parts, one entry each.
 
     `kind` is the index of the word's kind, that of persons after all others; `length` the content words of the text.
-    `true` are words that several captions of the image have, `absent` those that none has.
+    `true` are words that several captions of the image have, `absent` those that none has; `whole` is whether the text
+    is a caption, not a part of one.
     """
 
     kind: Ints
@@ -46,6 +48,7 @@ class Mentions(NamedTuple):
     evidence: Floats
     true: Flags
     absent: Flags
+    whole: Flags
 
 
 def short_texts(captions: Sequence[str], similar: Sequence[str], seed: int) -> Iterator[tuple[str, bool]]:
@@ -101,17 +104,21 @@ def fit_lengths(words: WordCalibration, mentions: Mentions, steps: int) -> tuple
         for kind in range(len(words.kinds) + 1):
             own = mentions.kind == kind
             here = own & (classes == number)
-            if min((here & mentions.true).sum(), (here & mentions.absent).sum()) < FEWEST:
-                here = own  # too few of this length
-            true, absent = here & mentions.true, here & mentions.absent
+            true, absent = own & mentions.true, own & mentions.absent
             fallback = words.kinds[min(kind, len(words.kinds) - 1)]
             if min(true.sum(), absent.sum()) < 2:
                 kinds.append(fallback)
                 continue
+            # Words have more evidence in captions than in parts that are as long.
+            if (here & mentions.true & mentions.whole).sum() >= ENOUGH:
+                here &= mentions.whole
+            spread = true & here if (true & here).sum() >= FEWEST else true
+            quantiles = np.quantile(mentions.evidence[spread], np.linspace(0, 1, steps + 1))
             chosen = true | absent
+            if min((true & here).sum(), (absent & here).sum()) >= FEWEST:
+                chosen &= here
             features = np.stack([np.ones(chosen.sum()), mentions.evidence[chosen]], axis=1)
-            intercept, slope = fit_logistic(features, true[chosen])
-            quantiles = np.quantile(mentions.evidence[true], np.linspace(0, 1, steps + 1))
+            intercept, slope = fit_logistic(features, mentions.true[chosen])
             kinds.append(
                 WordKind(fallback.reliability, tuple(np.round(quantiles, 3).tolist()), max(slope, 0.0), intercept)
             )
