@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from msdscore import Scorer
+from msdscore.forms.columns import COLUMNS
+
 pytestmark = pytest.mark.slow
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
@@ -31,6 +34,16 @@ def test_notebook_is_stored_executed_without_local_paths(path):
     text = re.sub(r"[A-Za-z0-9+/]{200,}", "", path.read_text(encoding="utf-8"))
     for place in ("/root", "/tmp", "/home", "/work"):
         assert place not in text
+
+
+def test_stored_outputs_are_those_of_the_present_encoder_and_columns():
+    signature = Scorer().signature.rpartition("|v:")[0]
+    for path in NOTEBOOKS:
+        text = path.read_text(encoding="utf-8")
+        signatures = {found.rpartition("|v:")[0] for found in re.findall(r"msd-e\|enc:mini[^\s\"<\\\\]+", text)}
+        assert signatures <= {signature}, path
+        for header in re.findall(r"<tr><th>(.*?)</th></tr>", text):
+            assert set(header.split("</th><th>")) <= {*COLUMNS, "caption"}, path
 
 
 @pytest.mark.filterwarnings("ignore")  # of the kernel's own libraries
