@@ -149,6 +149,78 @@ def test_clipscore_is_that_of_the_model_whatever_the_preset(tmp_path, preset):
     np.testing.assert_allclose(score("clipscore,prefix=", batch), expected, atol=1e-5)
 
 
+def _clip_cosines(folder, texts, pixels):
+    import transformers
+
+    model, tokenizer = (
+        transformers.CLIPModel.from_pretrained(folder),
+        transformers.AutoTokenizer.from_pretrained(folder),
+    )
+    context = model.config.text_config.max_position_embeddings
+    given = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=context)
+    return model.eval()(**given, pixel_values=pixels).logits_per_image / model.logit_scale.exp()
+
+
+def _siglip_cosines(folder, texts, pixels):
+    import transformers
+
+    model = transformers.SiglipModel.from_pretrained(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    context = model.config.text_config.max_position_embeddings
+    given = tokenizer(texts, return_tensors="pt", padding="max_length", truncation=True, max_length=context)
+    logits = model.eval()(input_ids=given["input_ids"], pixel_values=pixels).logits_per_image
+    return (logits - model.logit_bias) / model.logit_scale.exp()
+
+
+def _blip_cosines(folder, texts, pixels):
+    import transformers
+
+    model = transformers.BlipForImageTextRetrieval.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    context = model.config.text_config.max_position_embeddings
+    given = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=context)
+    words = {name: given[name] for name in ("input_ids", "attention_mask")}
+    return model.eval()(**words, pixel_values=pixels, use_itm_head=False).itm_score
+
+
+@pytest.mark.parametrize(
+    ("asked", "make", "cosines"),
+    [("longclipscore,prefix=", "longclip", _clip_cosines), ("clipscore,prefix=", "siglip", _siglip_cosines),
+     ("clipscore,prefix=", "blip", _blip_cosines)],
+    ids=["longclip", "siglip", "blip"],
+)  # fmt: skip
+def test_similarity_is_that_of_the_model_with_the_preset_of_the_paper(tmp_path, asked, make, cosines):
+    transformers = pytest.importorskip("transformers")
+    import tiny_models
+    from tiny_clip import make_tiny_clip
+
+    folder = tmp_path / make
+    repeats = 130 if make == "longclip" else 12  # longer than the context
+    if make == "longclip":
+        make_tiny_clip(folder, context=248)
+    else:
+        getattr(tiny_models, f"make_{make}")(folder)
+    own = Scorer(str(folder), "paper")
+    kind = transformers.AutoConfig.from_pretrained(folder).vision_config
+    noise = [
+        Image.fromarray(np.random.default_rng(seed).integers(0, 255, (kind.image_size, kind.image_size, 3), np.uint8))
+        for seed in (0, 1)
+    ]
+    texts = ["a cat", "the dog", "the cat " * repeats]
+    batch = with_vectors(make_batch(noise, [(0, tuple(texts)), (1, tuple(texts))]), own)
+    name = {"longclip": "CLIP", "siglip": "Siglip", "blip": "Blip"}[make] + "ImageProcessor"
+    processor = (getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)).from_pretrained(folder)
+    with torch.no_grad():
+        expected = cosines(
+            str(folder), [text.strip() for text in texts], processor(noise, return_tensors="pt")["pixel_values"]
+        )
+    scores = score(asked, batch)
+    np.testing.assert_allclose(scores, 2.5 * expected.clamp(min=0).numpy(), atol=1e-5)
+    assert scores.max() > 0.01
+    # Means of local vectors, with which the preset computes MSD, are another similarity.
+    assert np.abs(score("cosine", batch) - expected.numpy()).max() > 1e-3
+
+
 def test_clipscore_with_an_aligner_is_that_of_its_backbone(tmp_path):
     from align_data import make_rows, recipe, source
     from msdscore_lab.align.export import export
