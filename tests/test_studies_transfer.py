@@ -76,6 +76,18 @@ def test_reconstruction_study_trains_two_aligners(root, clip, tmp_path):
     }
     assert "reconstruction" in curves["with"]
     assert "reconstruction" not in curves["without"]
+    assert (tmp_path / "r.runs" / "features").is_dir()
+
+
+def test_one_epoch_needs_no_cache_of_features(clip, tmp_path):
+    make_tiny_llama(tmp_path / "llama")
+    changes = [f"image.source={clip}", f"text.source={clip}", f"lm.source={tmp_path / 'llama'}", "heads.dim=16",
+               "train.batch=4"]  # fmt: skip
+    study = Study(root=tmp_path, spec=ScorerSpec(device="cpu"))
+    data = DataSource((str(make_rows(tmp_path / "data")),))
+    trained = train_both(study, load_recipe(Recipe, "paper", changes=changes), data, tmp_path / "runs")
+    assert all(report.step == report.steps > 1 for _, report in trained.values())
+    assert not (tmp_path / "runs" / "features").exists()
 
 
 def test_recipe_without_reconstruction_is_rejected(clip, tmp_path):

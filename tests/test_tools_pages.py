@@ -29,6 +29,7 @@ from msdscore_lab.paper import page as paper_page
 from msdscore_lab.paper import rehearsal
 from msdscore_lab.paper import run as paper_run
 from msdscore_lab.paper.rehearsal_data import write_benchmarks
+from msdscore_lab.paper.tables import caparena
 from msdscore_lab.studies.registry import load_study
 
 
@@ -155,7 +156,7 @@ def test_every_table_of_the_paper_has_a_step():
         "caparena docent flickr8k-expert flickr8k-cf composite pascal50s backbones coco-cf captioners mixtures kappa"
     )
     wanted += " stability entropy direction margin faithfulness timing reconstruction ranking tune sensitivity"
-    wanted += " maps maps-reconstruction words rsicd-remoteclip-l14 rocov2-biomedclip caparena-references"
+    wanted += " sugarcrepe maps maps-reconstruction words rsicd-remoteclip-l14 rocov2-biomedclip caparena-references"
     assert set(wanted.split()) <= set(names)
     for step in paper_run.STEPS:
         assert step.command[0] in ("bench", "study", "rank-captioners", "explain")
@@ -173,7 +174,7 @@ def test_paper_run_resumes(tmp_path, capsys):
     assert "| kappa=20 |" in text
     assert "74.6 |" in text  # the paper's
     assert "init:sample,0" in text
-    assert "Not run: caparena." in text
+    assert "\n- caparena: no file of caparena" in text or "\n- caparena: expected" in text
     assert "caparena" in capsys.readouterr().err  # with the reason
     made = (tmp_path / "out" / "kappa.json").stat().st_mtime_ns
     paper_run.main([*command, *only])
@@ -189,7 +190,7 @@ def test_heat_maps_use_the_first_caption(tmp_path, capsys):
     out = tmp_path / "out"
     command = ["-e", "toy", "--data", str(tmp_path / "data"), "-o", str(out), "--only", "maps", "--only", "sensitivity"]
     assert paper_run.main(command) == paper_run.SOME_FAILED
-    assert "Not run: maps." in (out / "paper.md").read_text()
+    assert f"\n- maps: {tmp_path / 'data' / 'captions.jsonl'} does not exist\n" in (out / "paper.md").read_text()
     assert "captions.jsonl" in capsys.readouterr().err
     Image.new("RGB", (40, 30), "red").save(tmp_path / "data" / "red.png")
     (tmp_path / "data" / "captions.jsonl").write_text(json.dumps({"image": "red.png", "caption": "a red square"}))
@@ -205,17 +206,21 @@ def test_heat_maps_use_the_first_caption(tmp_path, capsys):
 def test_tables_have_the_rows_and_decimals_of_the_paper(tmp_path):
     write_benchmarks(tmp_path / "data", images=6, size=(48, 40))
     command = ["-e", "toy", "--data", str(tmp_path / "data"), "-o", str(tmp_path / "out"), "--samples", "5"]
-    only = [word for name in ("caparena", "coco-cf", "flickr8k-expert") for word in ("--only", name)]
+    only = [word for name in ("caparena", "coco-cf", "flickr8k-expert", "sugarcrepe") for word in ("--only", name)]
     assert paper_run.main([*command, *only]) == 0
     text, tex = ((tmp_path / "out" / name).read_text() for name in ("paper.md", "paper.tex"))
-    assert "| FLEUR (quoted) | 45.8 | 51.3 | 46.2 | 44.4 | 41.4 | 0.393 | 0.297 |" in text
-    assert "| VDC-Score (R) (quoted) | 55.7 |" in text
+    assert "**Without the local aligner**: all rows use plain toy" in text
+    assert "| FLEUR (quoted) | No | 45.8 | 51.3 | 46.2 | 44.4 | 41.4 | 0.393 | 0.297 |" in text
+    assert "| VDC-Score (quoted) | Yes | 55.7 |" in text
+    assert "| VLM-as-a-Judge (Qwen2.5-VL-7B) (quoted) | No | 52.2 |" in text
+    assert "| MSD, table of concentrations (quoted) | 74.58 | 76.88 | 79.39 | 80.33 | 94.07 | 63.44 |" in text
+    assert re.search(r"^\| cosine of the model's vectors \| (\**\d+\.\d\d\** \| ?){7}", text, re.M)
     assert "| CLIPScore (toy) |" in text
     assert "| Soft-MSD (toy) |" in text
     assert "| Easy-CF (quoted) | 61.20 | 28.00 | 61.02 | 59.19 | 63.93 | 63.89 |" in text
     assert "| UMIC (quoted) | – | 46.8 | – |" in text
-    assert "Soft-MSD (quoted) & 57.6 & 64.4 &" in tex
-    assert tex.count("\\begin{tabular}") == 3
+    assert "Soft-MSD (quoted) & No & 57.6 & 64.4 &" in tex
+    assert tex.count("\\begin{tabular}") == 4
 
 
 def test_an_aligner_is_used_for_the_score_and_not_for_clipscore(tmp_path):
@@ -233,7 +238,36 @@ def test_an_aligner_is_used_for_the_score_and_not_for_clipscore(tmp_path):
     aligned = read_result(tmp_path / "out" / "aligned" / "bench" / "coco-cf.json")
     assert aligned.metric("clipscore").encoder.startswith("clip-l14@")
     assert aligned.metric("soft-msd").encoder.startswith("aligner@")
-    assert "| Easy-CF (aligner) |" in (tmp_path / "out" / "paper.md").read_text()
+    text = (tmp_path / "out" / "paper.md").read_text()
+    assert "| Easy-CF (aligner) |" in text
+    assert "Soft-MSD uses the local aligner `aligner` in the main tables, CLIPScore plain clip-l14." in text
+    assert "`clipscore|w:2.5|prefix:A photo depicts|enc:clip-l14@" in text  # next to the signature of Soft-MSD
+    assert "`soft-msd|set:item|enc:aligner@" in text
+
+
+def test_judge_and_fleur_are_rows_of_the_table_of_caparena(tmp_path):
+    write_benchmarks(tmp_path / "data", images=4, size=(48, 40))
+    out = tmp_path / "out"
+    command = ["-e", "toy", "--data", str(tmp_path / "data"), "-o", str(out), "--samples", "5", "--only", "caparena"]
+    assert paper_run.main(command) == 0
+    content = json.loads((out / "bench" / "caparena-paper.json").read_text())
+    names = {"judge-llava-1.5-7b": "judge:folder,backend=local", "fleur": "fleur:folder", "references": "meteor"}
+    for folder, label in names.items():
+        (out / f"bench-{folder}").mkdir()
+        changed = {**content, "metrics": [{**content["metrics"][0], "label": label, "signature": "x|v:0"}]}
+        (out / f"bench-{folder}" / "caparena-paper.json").write_text(json.dumps(changed))
+    (grid,) = caparena(out)
+    rows = [(row[0], row[1]) for row in grid.rows]
+    for name, needs in (("VLM-as-a-Judge (LLaVA-1.5-7B)", "No"), ("FLEUR", "No"), ("METEOR", "Yes")):
+        assert rows[rows.index((f"{name} (quoted)", needs)) + 1] == (name, needs)
+
+
+def test_models_of_known_encoders_are_found_on_the_hub(tmp_path):
+    model = paper_run._model
+    assert model(None, "llava-1.5-7b,prompt=a.txt") == "llava-hf/llava-1.5-7b-hf,prompt=a.txt"
+    assert model(tmp_path, "org/other") == "org/other"
+    (tmp_path / "llava-1.5-7b").mkdir()
+    assert model(tmp_path, "llava-1.5-7b,orders=2") == f"{tmp_path / 'llava-1.5-7b'},orders=2"
 
 
 def test_dry_run_draws_weights_and_data_and_says_so(tmp_path, monkeypatch):
@@ -273,7 +307,7 @@ def test_dry_run_without_open_clip_reports_it_and_continues(tmp_path, monkeypatc
     needed = "open_clip is needed here; install it with: pip install 'msdscore[openclip]'"
     assert f"remoteclip-l14: {needed}" in lines
     assert f"rsicd-remoteclip-l14: not run: {needed}" in lines
-    assert "Not run: rsicd-remoteclip-l14." in (tmp_path / "out" / "paper.md").read_text()
+    assert f"\n- rsicd-remoteclip-l14: {needed}\n" in (tmp_path / "out" / "paper.md").read_text()
 
 
 def test_rehearsal_writes_all_benchmarks_in_released_formats(tmp_path):

@@ -295,11 +295,17 @@ def _timing(tables: Mapping[str, Json]) -> list[Grid]:
         (row["tokens"], str(row["pairs"]), *(f"{row[name]['value']:.2f}" for name in names))
         for row in tables["buckets"]["rows"]
     ]
-    rows += [(f"paper, {name}", *(f"{value:g}" for value in values)) for name, values in published.LATENCY.items()]
+    rows += [
+        (f"{name} {QUOTED}", str(pairs), *(f"{value:.2f}" for value in values))
+        for name, (pairs, *values) in published.LATENCY.items()
+    ]
     machine = tables["buckets"]["machine"]
     return [Grid("Milliseconds per pair", ("tokens", "pairs", *names), tuple(rows), (f"measured on {machine}",))]
 
 
+_RECONSTRUCTED_ROWS = (
+    ("plain", "clipscore"), ("without reconstruction", "soft-msd"), ("with reconstruction", "soft-msd"),
+)  # fmt: skip
 _RECONSTRUCTED = {
     "docent": ("overall_quality/binary accuracy", "overall_quality/spearman", "overall_quality/kendall"),
     "caparena": ("agreement/all", "model/spearman", "model/kendall"),
@@ -309,8 +315,7 @@ _RECONSTRUCTED = {
 def _reconstruction(tables: Mapping[str, Json]) -> list[Grid]:
     """Return CLIPScore of the plain encoder, Soft-MSD of both aligners, and the paper's rows."""
     rows: dict[str, list[str]] = {}
-    for variant, metric in (("plain", "clipscore"), ("without reconstruction", "soft-msd"),
-                            ("with reconstruction", "soft-msd")):  # fmt: skip
+    for variant, metric in _RECONSTRUCTED_ROWS:
         for name, figures in _RECONSTRUCTED.items():
             matches = [
                 row
@@ -370,6 +375,10 @@ def study_grids(study: str, result: Json, *, full: bool) -> tuple[list[Grid], li
     for table in result["tables"]:
         tables.setdefault(table["name"], table)
     grids = (FULL if full and study in FULL else PARTS)[study](tables)
+    if study == "reconstruction":  # the encoders of its rows differ
+        rows = [row for table in result["tables"] if table["name"] in _RECONSTRUCTED for row in table["rows"]]
+        shown = [row for row in rows if (row["variant"], row["metric"]) in _RECONSTRUCTED_ROWS]
+        return grids, list(dict.fromkeys(row["signature"] for row in shown))
     # A full page lists the settings of every benchmark, whose components may differ.
     parts = [[table] for table in result["tables"]] if full else [result["tables"]]
     signatures = dict.fromkeys(filter(None, map(_signature, parts)))

@@ -21,6 +21,12 @@ _SMALL = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12
 _LLAMA = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
 _CLIP_TEXT = {"vocab_size": 49408, "max_position_embeddings": 77}
 
+_CHAT = (
+    "{% for turn in messages %}USER: {% for part in turn['content'] %}"
+    "{% if part['type'] == 'image' %}<image>\n{% else %}{{ part['text'] }}{% endif %}{% endfor %} {% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+
 # From the configurations of the published checkpoints; LongCLIP and RemoteCLIP are architectures of open_clip.
 FULL: Mapping[str, Shape] = {
     "clip-b32": {
@@ -91,13 +97,21 @@ def _write_siglip(folder: Path, shape: Shape, device: str) -> None:
 
 
 def _write_llava(folder: Path, shape: Shape, device: str) -> None:
+    """Write a chat model: judges and FLEUR ask it questions."""
     transformers = require("transformers", extra="hf")
     extra = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}
-    _save_byte_tokenizer(folder, ["<unk>", "<bos>", "<eos>", "<pad>"], "<bos> $A", _sizes(shape)["vocabulary"], extra)
+    names = ["<unk>", "<bos>", "<eos>", "<pad>", "<image>"]
+    _save_byte_tokenizer(folder, names, "<bos> $A", _sizes(shape)["vocabulary"], extra)
     _save_processor(folder, "CLIPImageProcessor", shape["vision"]["image_size"], crop=True)
-    text = {**shape["text"], "model_type": "llama"}
+    text = {**shape["text"], "model_type": "llama", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
     vision = {**shape["vision"], "model_type": "clip_vision_model"}
-    config = transformers.LlavaConfig(text_config=text, vision_config=vision)
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=names.index("<image>"))
+    transformers.LlavaProcessor(
+        image_processor=transformers.CLIPImageProcessor.from_pretrained(folder),
+        tokenizer=transformers.AutoTokenizer.from_pretrained(folder), chat_template=_CHAT,
+        patch_size=shape["vision"]["patch_size"], vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    ).save_pretrained(folder)  # fmt: skip
     _save_model(transformers.LlavaForConditionalGeneration, config, folder, device)
 
 
@@ -217,7 +231,7 @@ def _merges(symbols: Iterable[Sequence[str]], known: Sequence[str], limit: int) 
 def _save_byte_tokenizer(folder: Path, names: list[str], template: str, size: int, config: Mapping[str, Any]) -> None:
     """Save a tokenizer of letters with byte fallback, words, and unused tokens up to the vocabulary size."""
     tokenizers = require("tokenizers", extra="hf")
-    tokens = [*names, *(f"<0x{number:02X}>" for number in range(256)), "▁", *string.ascii_letters]
+    tokens = [*names, *(f"<0x{number:02X}>" for number in range(256)), "▁", *string.ascii_letters, *string.digits]
     merges = _merges((["▁", *word] for word in words()), tokens, size - len(tokens))
     tokens += ["".join(pair) for pair in merges]
     tokens += [f"<unused{number}>" for number in range(size - len(tokens))]

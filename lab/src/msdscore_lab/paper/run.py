@@ -24,7 +24,7 @@ from typing import Any
 from click import ClickException
 
 from msdscore.cli.app import app
-from msdscore.encoders.registry import find_row
+from msdscore.encoders.registry import find_row, list_encoders
 from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, UnknownNameError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.outputs.targets import MARK
@@ -128,6 +128,19 @@ def local_encoder(local: Path | None, name: str) -> tuple[str, dict[str, Any]]:
     """Return the folder or file of an encoder among the local checkpoints, or its name, and its encoder options."""
     folder = local / name if local and name else None
     return (name, {}) if folder is None or not folder.is_dir() else folder_source(folder, name)
+
+
+def _model(local: Path | None, text: str) -> str:
+    """Return NAME or NAME,KEY=VALUE with the folder of the model among the local checkpoints, or its name on the hub.
+
+    >>> _model(None, "llava-1.5-7b,prompt=judge.py:PROMPT")
+    'llava-hf/llava-1.5-7b-hf,prompt=judge.py:PROMPT'
+    """
+    name, comma, options = text.partition(",")
+    if local and (local / name).is_dir():
+        return f"{local / name}{comma}{options}"
+    sources = {row.name: row.source for row in list_encoders()}
+    return f"{sources.get(name, name)}{comma}{options}"
 
 
 def folder_source(folder: Path, name: str) -> tuple[str, dict[str, Any]]:
@@ -242,6 +255,8 @@ STEPS = (
     _bench("caparena", table="caparena", metrics=("spice",), encoder="", suffix="-spice"),
     _bench("docent", table="docent"),
     *(_bench(name, table="legacy") for name in _LEGACY),
+    _bench("sugarcrepe", table="sugarcrepe", metrics=("clipscore", "clipscore,prefix=", *_METRICS[1:], "rank-agg"),
+           encoder=PLAIN),
     _of("backbones", "SugarCrepe by backbone (figure)", "-b", "sugarcrepe"),
     _bench("coco-cf", table="coco-cf"),
     Step("captioners", "COCO-CF by captioner (figure)",
@@ -287,12 +302,12 @@ def steps_of(args: argparse.Namespace) -> tuple[Step, ...]:
         else:
             continue
         more.append(_bench("caparena", table="caparena", metrics=metrics, encoder=name, suffix=f"-{name}"))
-    for name in args.judge:
-        source = local_encoder(args.local, name)[0]
-        metric = f"judge:{source},backend=local,setup=caparena"
-        more.append(_bench("caparena", table="caparena", metrics=(metric,), encoder="", suffix=f"-judge-{name}"))
+    for text in args.judge:
+        metric = f"judge:{_model(args.local, text)},backend=local,setup=caparena"
+        suffix = f"-judge-{text.partition(',')[0].replace('/', '-')}"  # a folder name
+        more.append(_bench("caparena", table="caparena", metrics=(metric,), encoder="", suffix=suffix))
     if args.fleur:
-        metric = f"fleur:{local_encoder(args.local, args.fleur)[0]}"
+        metric = f"fleur:{_model(args.local, args.fleur)}"
         more += [
             _bench(data, table=data, metrics=(metric,), encoder="", suffix="-fleur") for data in ("caparena", "docent")
         ]
@@ -330,7 +345,8 @@ def _run(words: Sequence[str]) -> str:
 
 def write_pages(args: argparse.Namespace, reasons: Mapping[str, str]) -> None:
     """Write the page in Markdown and its tables in LaTeX, one section per table or figure in the paper's order."""
-    head = f"# The paper with {args.encoder}\n\nPreset `paper`; numbers and decimals as the paper prints them.\n"
+    head = f"# The paper with {args.encoder}\n\nPreset `paper`; numbers and decimals as the paper prints them. "
+    head += f"{_aligner_note(args)}\n"
     parts, tables = [f"{head}\n**{RANDOM}.**\n" if args.random_weights else head], list[str]()
     finished = [step for step in steps_of(args) if reasons.get(step.name) == ""]
     for table in dict.fromkeys(step.table or step.name for step in finished):
@@ -343,12 +359,20 @@ def write_pages(args: argparse.Namespace, reasons: Mapping[str, str]) -> None:
             grids, below = steps[0].render(steps[0].folder(args) / steps[0].output)
         parts += [markdown(grid) for grid in grids] + ([below] if below else [])
         tables += [latex(grid) for grid in grids]
-    left_out = [name for name, reason in reasons.items() if reason]
-    parts += [f"Not run: {', '.join(left_out)}.\n"] if left_out else []
+    left_out = [f"- {name}: {reason}\n" for name, reason in reasons.items() if reason]
+    parts += [f"## Not run\n\n{''.join(left_out)}"] if left_out else []
     text, hidden = "\n".join(parts), f"{args.local}/" if args.local else ""
     write_bytes(args.output / PAGE, (text.replace(hidden, "") if hidden else text).encode(), folder=args.output)
     note = f"% {RANDOM}\n" if args.random_weights else ""
     write_bytes(args.output / TEX, (note + "\n".join(tables)).encode(), folder=args.output)
+
+
+def _aligner_note(args: argparse.Namespace) -> str:
+    """Return which encoder the rows of Soft-MSD use: the paper's use a trained aligner."""
+    folder = aligner(args)
+    if folder is None:
+        return f"**Without the local aligner**: all rows use plain {args.encoder}, unlike the paper's Soft-MSD."
+    return f"Soft-MSD uses the local aligner `{folder.name}` in the main tables, CLIPScore plain {args.encoder}."
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -362,9 +386,14 @@ def _parser() -> argparse.ArgumentParser:
         "--also", action="append", default=[], help=f"another encoder, repeatable; of the paper: {known}"
     )
     parser.add_argument(
-        "--judge", action="append", default=[], help="a model that judges pairs of CapArena; repeatable"
+        "--judge",
+        action="append",
+        default=[],
+        help="a model that judges pairs of CapArena, with options of the metric after commas; repeatable",
     )
-    parser.add_argument("--fleur", default="", help="a LLaVA checkpoint for FLEUR on CapArena and DocENT")
+    parser.add_argument(
+        "--fleur", default="", help="a LLaVA checkpoint for FLEUR on CapArena and DocENT, as NAME[,prompt=FILE]"
+    )
     parser.add_argument("--local", type=Path, help=f"folder of checkpoints, named as their encoders, and {LANGUAGE}")
     parser.add_argument("--only", action="append", default=[], help="only this step; repeatable")
     parser.add_argument("--limit", type=int, help="number of items of each benchmark")
@@ -424,7 +453,8 @@ def _rehearse(args: argparse.Namespace) -> None:
             write_benchmarks(args.data, images=args.items, size=(640, 480))
     device = "cuda" if args.device.startswith("cuda") else "cpu"
     trained = (LANGUAGE,) if not args.only or "reconstruction" in args.only else ()
-    for name in dict.fromkeys((args.encoder, *args.also, *args.judge, *trained)):
+    models = (text.partition(",")[0] for text in (*args.judge, args.fleur))
+    for name in dict.fromkeys((args.encoder, *args.also, *models, *trained)):
         if name in FULL and not (args.local / name).is_dir():
             sys.stderr.write(f"drawing weights of {name}\n")
             try:

@@ -11,6 +11,7 @@ from msdscore_lab.paper import published
 QUOTED = "(quoted)"
 ALIGNED = "aligned"  # folder of the results with the aligner, which replace those with the plain encoder
 CORRELATION_DIGITS = 3
+JUDGE = "VLM-as-a-Judge"  # the paper's name of the metric `judge`
 # Rows of the paper by metric of `bench`; FLEUR and judges have an argument.
 _ROWS = {
     "bleu-4": "BLEU-4", "spice": "SPICE", "cider": "CIDEr", "meteor": "METEOR", "clipscore": "CLIPScore",
@@ -56,7 +57,8 @@ def measured(out: Path, benchmark: str) -> Iterator[Measured]:
             if label in _ROWS and metric.figures:
                 row, encoder = _ROWS[label], _ENCODERS.get(further.removeprefix("judge-"), "")
                 uses_encoder = label in ("judge", "soft-msd", "msd")
-                name = metric.title.partition(":")[0]
+                title = metric.title.partition(":")[0]
+                name = _row_title(_ROWS.get(title, title))
                 if uses_encoder:
                     name = f"{name} ({encoder or metric.encoder.partition('@')[0]})"
                 yield Measured(f"{row}, {encoder}" if encoder and uses_encoder else row, name, metric)
@@ -85,7 +87,7 @@ def caparena(out: Path) -> list[Grid]:
     return [
         _joined(
             "Agreement with people on CapArena", published.CAPARENA_COLUMNS, published.CAPARENA,
-            list(measured(out, "caparena")), fractions=("model/spearman", "model/kendall"),
+            list(measured(out, "caparena")), fractions=("model/spearman", "model/kendall"), references=True,
             notes=(*_notes(out, "caparena"), same),
         )
     ]  # fmt: skip
@@ -147,7 +149,32 @@ def by_captioner(path: Path) -> tuple[list[Grid], str]:
         (name.removeprefix("accuracy/"), *(printed(value_of(metric, name), "") for metric in result.metrics))
         for name in names
     )
-    return [Grid("Accuracy by captioner, %", ("captions", *(metric.title for metric in result.metrics)), rows)], ""
+    columns, notes = ("captions", *(metric.title for metric in result.metrics)), _result_notes(result)
+    return [Grid("Accuracy by captioner, %", columns, rows, notes)], ""
+
+
+_COSINES = {"clipscore,prefix=": "cosine of the model's vectors", "cosine": "cosine of mean vectors"}
+
+
+def sugarcrepe(out: Path) -> list[Grid]:
+    """Return the accuracy on SugarCrepe by subtask, with two decimals; the paper prints that of MSD, twice."""
+    names = [f"accuracy/{name}" for name in published.SUBTASKS]
+    rows: list[tuple[str, ...]] = [
+        (f"MSD, table of {table} {QUOTED}", f"{sum(values) / len(values):.2f}", *(f"{value:.2f}" for value in values))
+        for table, values in (("concentrations", published.KAPPA["kappa=20"]),
+                              ("distributions", published.MIXTURES["vMF, fixed kappa"]))
+    ]  # fmt: skip
+    start, ours = len(rows), list[list[float | None]]()
+    for _, result in results_of(out, "sugarcrepe"):
+        for metric in result.metrics:
+            values = [value_of(metric, name) for name in ("accuracy/mean", *names)]
+            ours.append(values)
+            name = _COSINES.get(metric.label, metric.title)
+            rows.append((name, *(printed(value, "", digits=2) for value in values)))
+    columns = ("metric", "mean", *published.SUBTASKS)
+    return [
+        Grid("Accuracy on SugarCrepe, %", columns, tuple(rows), _notes(out, "sugarcrepe"), _best(ours, start=start))
+    ]
 
 
 _OOD = {"ROCOv2, BiomedCLIP": ("rocov2", "biomedclip"), "RSICD, RemoteCLIP": ("rsicd", "remoteclip-l14")}
@@ -171,7 +198,7 @@ def ood(out: Path) -> list[Grid]:
 
 TABLES: Mapping[str, tuple[str, Callable[[Path], list[Grid]]]] = {
     "caparena": ("CapArena", caparena), "docent": ("DocENT", docent), "legacy": ("Legacy benchmarks", legacy),
-    "coco-cf": ("COCO-CF", coco_cf), "ood": ("Out of domain", ood),
+    "sugarcrepe": ("SugarCrepe", sugarcrepe), "coco-cf": ("COCO-CF", coco_cf), "ood": ("Out of domain", ood),
 }  # fmt: skip
 
 
@@ -183,28 +210,45 @@ def _joined(
     *,
     fractions: Collection[str],
     notes: tuple[str, ...],
+    references: bool = False,
 ) -> Grid:
-    """Return the paper's rows in its order, each followed by ours, then our other metrics."""
-    rows: list[tuple[str, tuple[float | None, ...]]] = []
+    """Return the paper's rows in its order, each followed by ours, then our other metrics.
+
+    With `references`, the second column says whether a metric needs them.
+    """
+    rows: list[tuple[tuple[str, ...], tuple[float | None, ...]]] = []
     own, names = list[int](), tuple(columns.values())
+
+    def heads(name: str, row: str) -> tuple[str, ...]:
+        return (name, "Yes" if row in published.REFERENCES else "No") if references else (name,)
 
     def add(metrics: Sequence[Measured]) -> None:
         for one in metrics:
             own.append(len(rows))
-            rows.append((one.name, tuple(value_of(one.metric, name) for name in names)))
+            rows.append((heads(one.name, one.row), tuple(value_of(one.metric, name) for name in names)))
 
-    for name, values in quoted.items():
-        reads = " (R)" if name in published.REFERENCES else ""
-        rows.append((f"{name}{reads} {QUOTED}", tuple(values.get(figure) for figure in names)))
-        add([one for one in ours if one.row == name])
+    for row, values in quoted.items():
+        name = f"{_row_title(row)} {QUOTED}"
+        rows.append((heads(name, row), tuple(values.get(figure) for figure in names)))
+        add([one for one in ours if one.row == row])
     add([one for one in ours if one.row not in quoted])
     cells = tuple(
-        (name, *(printed(value, figure, fractions=fractions) for value, figure in zip(values, names, strict=True)))
-        for name, values in rows
+        (*texts, *(printed(value, figure, fractions=fractions) for value, figure in zip(values, names, strict=True)))
+        for texts, values in rows
     )
     found = _best([rows[index][1] for index in own])
-    best = frozenset((own[row], column) for row, column in found)
-    return Grid(title, ("metric", *columns), cells, (*notes, "(R) reads references"), best)
+    best = frozenset((own[row], column + references) for row, column in found)
+    return Grid(title, ("metric", *(("Need Ref?",) if references else ()), *columns), cells, notes, best)
+
+
+def _row_title(row: str) -> str:
+    """Return the name of a row as the paper prints it.
+
+    >>> _row_title("judge, LLaVA-1.5-7B"), _row_title("FLEUR")
+    ('VLM-as-a-Judge (LLaVA-1.5-7B)', 'FLEUR')
+    """
+    metric, comma, encoder = row.replace("judge", JUDGE).partition(", ")
+    return f"{metric} ({encoder})" if comma else metric
 
 
 def _best(
@@ -227,10 +271,14 @@ def _best(
 
 
 def _notes(out: Path, benchmark: str) -> tuple[str, ...]:
-    """Return the size and the signature of each result."""
+    """Return the notes of a table: its marks, and the size and signatures of each result."""
     notes = [f"{QUOTED}: printed in the paper; bold: best of ours"]
-    for _, result in results_of(out, benchmark):
-        notes.append(
-            f"{result.title}: {result.counted} items, {result.images} images, `{result.metrics[-1].signature}`"
-        )
-    return tuple(notes)
+    return (*notes, *(note for _, result in results_of(out, benchmark) for note in _result_notes(result)))
+
+
+def _result_notes(result: Result) -> tuple[str, ...]:
+    """Return size and signature of a result; CLIPScore has a signature of its own, that of the plain encoder."""
+    known = {metric.label: metric.signature for metric in result.metrics}
+    signatures = dict.fromkeys((known.get("clipscore", result.metrics[-1].signature), result.metrics[-1].signature))
+    size = f"{result.title}: {result.counted} items, {result.images} images"
+    return (", ".join([size, *(f"`{signature}`" for signature in signatures)]),)
