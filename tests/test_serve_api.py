@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -659,6 +660,15 @@ def test_explanations_can_be_limited_to_words(client):
     coloured = client.post("/v1/explain?fields=words,look", json=body).json()["items"][0]["explanations"][0]
     assert coloured["look"]["words"] == whole[0]["look"]["words"]
     assert "spreads" not in coloured["look"]
+
+
+def test_words_of_an_explanation_take_under_two_kilobytes(evidence_client):
+    sample = files("msdscore.serve").joinpath("assets", "samples", "coffee.jpg").read_bytes()
+    caption = "a red cup of coffee with a silver spoon and a dog on a wooden table"
+    answer = evidence_client.post("/v1/explain?fields=words", files={"image": sample}, data={"caption": caption})
+    (explained,) = answer.json()["items"][0]["explanations"]
+    assert len(json.dumps(explained, separators=(",", ":"))) < 1800
+    assert explained["words"][0] == {"text": "a", "start": 0, "end": 1, "judged": False}
 
 
 def test_explanation_of_an_unreadable_caption_has_neither_match_nor_verdict(evidence_client):

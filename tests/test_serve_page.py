@@ -335,6 +335,7 @@ def test_broken_captions_are_readable_on_a_phone(running, judging):
     judged(running, judging, "a cat with a blue bowl on a table")
     running.click("[data-tool=break]")
     running.wait("document.querySelector('.broken table')")
+    assert running.run("return document.getElementById('key').clientHeight") < 30  # one line
     widths = running.run("return [...document.querySelectorAll('.broken td:nth-child(2)')].map(c => c.clientWidth)")
     assert min(widths) > 220
     assert running.run("const s = document.querySelector('.broken .scroll'); return s.scrollWidth <= s.clientWidth")
@@ -365,6 +366,9 @@ def test_references_survive_a_reload(browser):
 def test_caption_has_the_focus_after_an_upload(browser, image):
     browser.choose("#file", image)
     browser.wait("document.activeElement.matches('#captions textarea') && document.activeElement.value === ''")
+    assert "pasted lines" in browser.run("return document.querySelector('.tip').textContent")
+    browser.press("Enter")
+    browser.wait("!document.querySelector('.tip')")
 
 
 def test_dropped_and_pasted_addresses_are_not_captions(browser, image):

@@ -150,13 +150,18 @@ def _document(item: Explanation, parts: Parts, limit: float, maps: dict[Role, Ma
     if "words" in document and "maps" not in parts.fields:
         document["words"] = [
             {name: _brief(word[name]) for name in _BRIEF_WORD if word.get(name) is not None}
-            for word in document["words"]
+            for word in map(_without_reason, document["words"])
         ]
         document["doubtful"] = [{name: _brief(value) for name, value in word.items()} for word in document["doubtful"]]
         document["score"] = {name: _brief(value) for name, value in document["score"].items()}
     if "look" in parts.fields:
         document["look"] = _look_of(item, limit, maps)
     return document
+
+
+def _without_reason(word: dict[str, Any]) -> dict[str, Any]:
+    """Drop why a word is not judged if it is not a content word, which is the same for all of them."""
+    return word if word["content"] else {name: value for name, value in word.items() if name != "reason"}
 
 
 def _brief(value: Any) -> Any:

@@ -47,6 +47,7 @@ function App() {
             <button id="add" type="button" onClick=${addCard}>Add a caption</button>
             <${Exports} />
           </div>
+          ${state.image && !state.image.sample && state.captions.length < 2 && html`<p class="small tip">${TIP}</p>`}
           <${Story} />
           <details id="references" open=${Boolean(state.references)}>
             <summary>References</summary>
@@ -74,6 +75,7 @@ function skip(event) {
   document.querySelector(main)?.focus();
 }
 
+const TIP = "Enter adds another caption; pasted lines become one caption each. The best comes first.";
 const TOY = "This is the toy encoder: it knows only colours and positions.";
 
 // A progress bar at the top while the service is working.
@@ -138,7 +140,8 @@ function applyTheme() {
 function Key() {
   const chip = ([name, back, text, darkBack, darkText]) => {
     const style = { "--back": back, "--text": text, "--dark-back": darkBack, "--dark-text": darkText };
-    return html`<span class="chip tinted" key=${name} style=${style}>${name}</span>`;
+    const kind = back === state.look.ramps.support[0] ? "chip plain tinted" : "chip tinted";
+    return html`<span class=${kind} key=${name} style=${style}>${name}</span>`;
   };
   return html`<p id="key">${state.look.key.map(chip)} <span class="none">grey: not judged</span></p>`;
 }
@@ -148,11 +151,14 @@ function Exports() {
     html`<button type="button" class="small" key=${kind} data-export=${kind} onClick=${() => exported(kind)}>
       ${title}
     </button>`;
-  const many = state.captions.length > MOST_DRAWN;
+  const count = state.captions.length;
+  const most = state.look.limits.max_captions;
+  const text = `PNG, SVG and PDF show the first ${MOST_DRAWN} captions, or the two compared`;
+  const limit = count > most ? `${text}; HTML and JSON the first ${most}.` : `${text}.`;
   return html`<details id="exports">
     <summary>Export</summary>
     ${Object.entries(EXPORTS).map(button)}
-    ${many && html`<p class="small">PNG, SVG and PDF show the first ${MOST_DRAWN} captions, or the two compared.</p>`}
+    ${count > MOST_DRAWN && html`<p class="small">${limit}</p>`}
   </details>`;
 }
 
