@@ -24,7 +24,7 @@ from msdscore.forms.columns import names as column_names
 from msdscore.io import stores
 from msdscore.io.atomic import take_folder
 from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.outputs.shards import facts_of, read_facts
+from msdscore.io.outputs.shards import read_facts, shard_facts
 from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardJob, ShardOptions, score_shard
@@ -57,7 +57,7 @@ def test_a_tar_of_img2dataset(tmp_path):
     assert table["msd"][1].as_py() == score.msd
     assert table["soft_msd"][1].as_py() == score.soft_msd
     assert table["worst_words"][1].as_py()[0] == Scorer("toy").explain(jpeg("green"), score.caption).ranked[0].text
-    facts = facts_of(table.schema)
+    facts = shard_facts(table.schema)
     assert facts.signature == result.signature
     assert facts.source.endswith("00000.tar")
     assert facts.rows == 6
@@ -344,7 +344,7 @@ def test_scores_may_be_stored_next_to_their_tars(tmp_path):
     first, table = scored(path, tmp_path / "00000.parquet")
     assert first.failed == 0
     assert score_shard(TOY, path, tmp_path / "00000.parquet").rows == 6
-    assert facts_of(table.schema).rows == 6
+    assert shard_facts(table.schema).rows == 6
 
 
 def test_scores_next_to_their_tars_are_not_repeated(tmp_path):

@@ -20,7 +20,7 @@ from msdscore.cli.tables import coloured
 from msdscore.core.evidence import LENGTHS, ZERO
 from msdscore.encoders.registry import load_encoder
 from msdscore.explain.figure import sheet_pixels
-from msdscore.explain.html import page, snippet, summary
+from msdscore.explain.html import explanation_page, snippet, summary
 from msdscore.explain.look import (
     DARK,
     css,
@@ -216,7 +216,7 @@ def test_legend_is_the_same_in_all_outputs(explained):
     entries = legend(explained)
     assert [text for text, _, _ in entries] == ["likely wrong (p < 0.1)", "check", "neither", "supported"]
     assert entries[0][1] == css("penalty", 1.0)
-    for text in (page(explained.items), snippet(explained.items)):
+    for text in (explanation_page(explained.items), snippet(explained.items)):
         assert "likely wrong (p &lt; 0.1)" in text
         assert "left out" not in text
     assert [tuple(maps) for maps in maps_of(explained)] == [("support", "penalty")] * len(explained)
@@ -295,8 +295,8 @@ def test_other_classes_and_other_forms_are_not_suggested(word, other, fits):
 
 def test_remarks_list_words_in_doubt_and_missing_words():
     (_, invented), wrong = photographs()
-    assert "probably missing from the caption: cat" in page((wrong,))
-    text = page((invented,))
+    assert "probably missing from the caption: cat" in explanation_page((wrong,))
+    text = explanation_page((invented,))
     for line in str(invented).splitlines()[1:]:
         assert line in text
     assert "likely wrong: pizza (p " in text
@@ -311,7 +311,7 @@ def test_all_backends_have_the_same_colours(explained):
     screen = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=200)
     screen.print(coloured(item, limit))
     for back in backs:
-        assert back in page((item,))
+        assert back in explanation_page((item,))
         red, green, blue = bytes.fromhex(back[1:])
         assert f"48;2;{red};{green};{blue}" in screen.file.getvalue()
     drawn = {bytes(pixel).hex() for pixel in sheet_pixels([item]).reshape(-1, 3)}
@@ -355,7 +355,7 @@ def test_words_have_the_same_colours_in_all_forms(explained):
         expected = {span.number: (span.back, span.ink) for span in spans(item, limit) if span.number >= 0}
         look = document["look"]["words"]
         assert {number: (word.get("back") or "", word.get("ink") or "") for number, word in enumerate(look)} == expected
-        page_of_item = page([item])
+        page_of_item = explanation_page([item])
         for (back, ink), word, unit in zip(expected.values(), look, item.units, strict=True):
             role, strength = word_colour(unit, limit)
             assert bool(back) == bool(word.get("dark_back"))

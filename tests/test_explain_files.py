@@ -16,7 +16,7 @@ from hostile import Tags
 from msdscore import Scorer
 from msdscore.errors import ConfigError, RunError
 from msdscore.explain.figure import font_families, lacks_glyphs, ruler, set_lines
-from msdscore.explain.html import page, snippet
+from msdscore.explain.html import explanation_page, snippet
 from msdscore.explain.look import Map, maps_of, oklab, overlay, ramp, spans, word_colour, word_limit
 
 HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& green $x^2$ 狗 🐕"
@@ -168,7 +168,7 @@ def test_legend_covers_mentioned_and_omitted_regions(explained):
         shades = drawn.shades(9)
         assert tuple(shades[0]) == low
         assert tuple(shades[-1]) == tuple(ramp("omission", 1.0))
-    assert ("mentioned −" in page(told), "mentioned −" in page(explained)) == (True, False)
+    assert ("mentioned −" in explanation_page(told), "mentioned −" in explanation_page(explained)) == (True, False)
     assert ("blue: mentioned" in snippet(told), "blue: mentioned" in snippet(explained)) == (True, False)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.inputs.rows import open_rows
 from msdscore.io.outputs.files import OUTPUT_SUFFIXES, conform, table_from_columns, unified, write_table
-from msdscore.io.outputs.targets import check_target, compare, is_same_file, put_all
+from msdscore.io.outputs.targets import check_manifest, check_target, is_same_file, put_all
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = st.fixed_dictionaries(
@@ -241,11 +241,11 @@ def test_only_an_existing_input_is_the_same_file(tmp_path):
 def test_differences_of_long_settings_are_shortened(tmp_path):
     for size, told in ((58, "x" * 58), (59, "x" * 56 + "...")):
         with pytest.raises(RunError, match="belongs to a run with another a.b ") as raised:
-            compare(tmp_path, {"a": {"b": "x" * size}}, {"a": {"b": 1}})
+            check_manifest(tmp_path, {"a": {"b": "x" * size}}, {"a": {"b": 1}})
         assert f'("{told}' in str(raised.value)
         assert "now 1)" in str(raised.value)
     with pytest.raises(RunError, match=r"another c \(nothing, now 2\)"):
-        compare(tmp_path, {"a": 1}, {"a": 1, "c": 2})
+        check_manifest(tmp_path, {"a": 1}, {"a": 1, "c": 2})
 
 
 @pytest.mark.parametrize("schema", [None, pa.schema([("a", pa.int64())])])

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.outputs.run import Summary, discard, finished, open_run
+from msdscore.io.outputs.run import Summary, discard, finished_run, open_run
 
 MANIFEST = {"input": "abc", "config": {"kappa": 20.0, "preset": "short"}, "chunk": 4}
 
@@ -43,7 +43,7 @@ def test_parts_are_merged_into_one_output(tmp_path, suffix):
     assert complete(output, rows=12) == Summary(rows=12, failed=0)
     assert names(output.parent) == [f"out{suffix}", f"out{suffix}.run.json"]
     assert "é11" in (output.read_bytes().decode("utf-8") if suffix != ".parquet" else str(pq.read_table(output)))
-    assert finished(output, MANIFEST) == Summary(rows=12, failed=0)
+    assert finished_run(output, MANIFEST) == Summary(rows=12, failed=0)
     with pytest.raises(RunError, match="already finished"):
         open_run(output, MANIFEST)
 
@@ -72,7 +72,7 @@ def test_finish_writes_transformed_tables_metadata_and_failed_rows(tmp_path):
     assert table.column("twice").to_pylist() == list(range(0, 16, 2))
     assert table.column("error").to_pylist() == [None, "bad", None, "bad", None, None, None, None]
     assert table.schema.metadata[b"msdscore"] == b"sig"
-    assert finished(output, MANIFEST) == Summary(8, 2, ("row 1: bad", "row 3: bad"))
+    assert finished_run(output, MANIFEST) == Summary(8, 2, ("row 1: bad", "row 3: bad"))
     assert json.loads((tmp_path / "out.parquet.run.json").read_text())["manifest"] == MANIFEST
 
 
@@ -89,7 +89,7 @@ def test_interrupted_run_resumes(tmp_path):
     with open_run(output, MANIFEST) as run:
         run.write(0, part(0))
         run.write(2, part(2))
-    assert finished(output, MANIFEST) is None
+    assert finished_run(output, MANIFEST) is None
     folder = tmp_path / "out.jsonl.parts"
     (folder / ".part-000001.parquet.0123.tmp").write_bytes(b"half a part")
     (folder / "part-000003.parquet").write_bytes((folder / "part-000000.parquet").read_bytes()[:-6])
@@ -125,7 +125,7 @@ def test_run_with_other_settings_is_rejected(tmp_path, change, line):
     with pytest.raises(RunError, match=rf"half\.parquet\.parts: {expected}"):
         open_run(tmp_path / "half.parquet", other)
     with pytest.raises(RunError, match=rf"whole\.parquet: {expected}"):
-        finished(tmp_path / "whole.parquet", other)
+        finished_run(tmp_path / "whole.parquet", other)
     with pytest.raises(RunError, match=expected):
         open_run(tmp_path / "whole.parquet", other)
     with open_run(tmp_path / "half.parquet", MANIFEST) as run:  # lock and parts are unchanged
@@ -141,7 +141,7 @@ def test_foreign_and_changed_outputs_are_rejected(tmp_path):
     with (tmp_path / "out.csv").open("a") as file:
         file.write("more\n")
     with pytest.raises(RunError, match=r"out\.csv: was changed after the run that wrote it"):
-        finished(tmp_path / "out.csv", MANIFEST)
+        finished_run(tmp_path / "out.csv", MANIFEST)
     with pytest.raises(ConfigError, match="unknown kind of output"):
         open_run(tmp_path / "out.txt", MANIFEST)
 
@@ -162,7 +162,7 @@ def test_discard_starts_again(tmp_path):
 def test_deleted_output_is_written_again(tmp_path):
     complete(tmp_path / "out.csv")
     (tmp_path / "out.csv").unlink()
-    assert finished(tmp_path / "out.csv", MANIFEST) is None
+    assert finished_run(tmp_path / "out.csv", MANIFEST) is None
     assert complete(tmp_path / "out.csv") == Summary(12, 0)
 
 
@@ -173,14 +173,14 @@ def test_crashes_during_completion(tmp_path):
     run.close()
     complete(tmp_path / "same.jsonl", parts=1)
     output.write_bytes((tmp_path / "same.jsonl").read_bytes())  # complete, but without run metadata
-    assert finished(output, MANIFEST) is None
+    assert finished_run(output, MANIFEST) is None
     with open_run(output, MANIFEST) as run:
         run.finish()
     assert len(output.read_text().splitlines()) == 4
     # Run metadata written, folder not yet removed.
     open_run(output, MANIFEST, again=True).close()
     (folder / "part-000000.parquet").touch()
-    assert finished(output, MANIFEST) == Summary(4, 0)
+    assert finished_run(output, MANIFEST) == Summary(4, 0)
     assert not folder.exists()
     # Folder partially removed: the origin of its parts is unknown.
     open_run(output, MANIFEST, again=True).close()
@@ -311,7 +311,7 @@ def test_edited_output_of_equal_length_is_detected(tmp_path):
     content = (tmp_path / "out.csv").read_bytes()
     (tmp_path / "out.csv").write_bytes(content.replace("é1".encode(), "é9".encode(), 1))
     with pytest.raises(RunError, match=r"out\.csv: was changed after the run that wrote it"):
-        finished(tmp_path / "out.csv", MANIFEST)
+        finished_run(tmp_path / "out.csv", MANIFEST)
 
 
 def test_foreign_folder_of_parts_is_rejected(tmp_path):

@@ -19,7 +19,7 @@ from msdscore.scorer import Scorer
 from msdscore_lab.benchmarks.results.grids import Grid
 from msdscore_lab.benchmarks.results.tables import render
 from msdscore_lab.captioners.contest import read_contest
-from msdscore_lab.captioners.page import page, wins
+from msdscore_lab.captioners.page import ranking_page, wins
 from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
 
 SIGNATURE = "msd|enc:x|xi:0.2|v:1"
@@ -166,7 +166,7 @@ def test_page_begins_with_the_winner_and_ties(files) -> None:
     assert verdict(found) == (
         f"Too close to call: no significant difference between {first} and {other} by MSD on 60 images."
     )
-    text = page(found, title="three")
+    text = ranking_page(found, title="three")
     assert verdict(found) in text
     assert "Parts of the score" in text
     assert text.count("<details") == 4  # pairs by msd, soft_msd, match; parts of the score
@@ -175,7 +175,7 @@ def test_page_begins_with_the_winner_and_ties(files) -> None:
 
 def test_names_are_escaped_and_the_page_loads_no_external_resources(tmp_path) -> None:
     files = [str(scored(tmp_path / f"{n}.parquet", np.arange(6.0) * (n + 1), system=f"<b>{n}")) for n in (0, 1)]
-    text = page(rank(read_contest(files), how=FEW), title="<i>")
+    text = ranking_page(rank(read_contest(files), how=FEW), title="<i>")
     assert "<b>0" not in text
     assert "&lt;b&gt;0" in text
     assert "http://" not in text.replace("http-equiv", "")
@@ -284,7 +284,10 @@ def test_one_image_and_equal_ratings_give_valid_json(tmp_path) -> None:
     table = invoke(*words)
     assert "nan" not in table.stdout.lower()
     assert "human is equal for all captions of each image" in " ".join(table.stdout.split())
-    assert "nan" not in page(rank(read_contest(files, people="human"), people="human", how=FEW), title="one").lower()
+    assert (
+        "nan"
+        not in ranking_page(rank(read_contest(files, people="human"), people="human", how=FEW), title="one").lower()
+    )
 
 
 def test_images_that_all_have_a_failed_caption_are_named_as_the_reason(tmp_path) -> None:
@@ -378,7 +381,7 @@ def test_scores_of_the_default_form_are_called_msd_e(tmp_path) -> None:
     assert first.columns[1:6:2] == ("MSD-E", "Soft-MSD-E", "match")
     assert [grid.title.partition(":")[0] for grid in pairs] == ["MSD-E", "Soft-MSD-E", "match"]
     assert "by MSD-E on 6 images" in verdict(ranking)
-    text = page(ranking, title="two")
+    text = ranking_page(ranking, title="two")
     assert "<th>MSD-E</th>" in text
     assert "<th>MSD</th>" not in text
     assert "a captioner's MSD-E is furthest" in text.replace("&#39;", "'")

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from command_line import invoke
-from msdscore import ConfigError, ImageError, InputError, RunError, Scorer
+from msdscore import CaptionError, ConfigError, ImageError, InputError, RunError, Scorer
 from msdscore.core.embeddings import Embeddings, unit
 from msdscore.core.evidence import ZERO
 from msdscore.forms.references import (
@@ -204,6 +204,14 @@ def test_invalid_references_are_rejected(scorer, references, message):
     for call in (lambda: scorer.score(red(), "a dog", references), lambda: scorer.compare("a dog", references)):
         with pytest.raises(ConfigError, match=message):
             call()
+
+
+def test_a_caption_that_cannot_be_compared_raises_or_is_a_row(scorer):
+    with pytest.raises(CaptionError):
+        scorer.compare("", ["a dog"])
+    assert scorer.compare("", ["a dog"], errors="row").error
+    with pytest.raises(ConfigError, match="'ignore'"):
+        scorer.compare("a cat", ["a dog"], errors="ignore")
 
 
 def test_thousand_references(scorer):

@@ -159,7 +159,7 @@ def test_values_on_complete_benchmarks_are_judged_by_their_tolerance(rehearsal, 
     verdicts = []
     for value in (0.512, 0.5126, 0.5128, 0.5112):  # half a digit and one of 5,664 items are 0.07 points
         metrics = tuple(replace(metric, figures=(Figure("tau_c", value, None, 5664),)) for metric in result.metrics)
-        cells = campaign.compare("clip-b32", replace(result, counted=5664, metrics=metrics), "command", None)
+        cells = campaign.compared_cells("clip-b32", replace(result, counted=5664, metrics=metrics), "command", None)
         verdicts += [cell.within for cell in cells if cell.metric == "clipscore"]
     assert verdicts == [True, True, False, False]
 
@@ -175,7 +175,7 @@ def test_half_precision_scores_widen_the_tolerance(rehearsal, tmp_path):
         scores = pa.array([[0.25 + gap, 0.25]] * size, table.schema.field(COSINE).type)
         other = table.set_column(at, table.schema.field(COSINE), scores)
         metrics = tuple(replace(one, figures=(Figure("accuracy/add_att", 1.0, None, 4),)) for one in result.metrics)
-        cells = campaign.compare("clip-b32", replace(result, metrics=metrics), "command", other)
+        cells = campaign.compared_cells("clip-b32", replace(result, metrics=metrics), "command", other)
         return [cell.tolerance for cell in cells if (cell.metric, cell.figure) == (COSINE, "accuracy/add_att")]
 
     assert tolerances(0.01) == [pytest.approx(0.005 + 25, abs=0.01)]  # one of four items

@@ -236,12 +236,13 @@ class Scorer:
         pairs = _Pairs(sources, [caption] * count, range(count), [0] * count)
         return replace(self._scores(pairs, lambda done, total: None, errors), images=tuple(sources))
 
-    def compare(self, caption: str, references: Sequence[str]) -> Score:
+    def compare(self, caption: str, references: Sequence[str], *, errors: Errors = "raise") -> Score:
         """Compare a caption with references, without an image.
 
         Args:
             caption: The caption.
             references: Captions of the same image by people, at least one.
+            errors: `raise` for a caption that cannot be read, or return a `row` with the error.
 
         Returns:
             A score with `reference_score` and its parts, but without `msd` and `ref_msd`.
@@ -250,7 +251,7 @@ class Scorer:
         >>> score.reference_count, score.warnings
         (2.0, ['no image: compared with the references only'])
         """
-        return self._candidate_set([], [caption], check_references(references), "raise")[0]
+        return self._candidate_set([], [caption], check_references(references), errors)[0]
 
     def _candidate_set(
         self, images: Sequence[ImageSource], captions: Sequence[str], references: Sequence[str] | None, errors: Errors

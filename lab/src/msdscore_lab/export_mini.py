@@ -121,7 +121,7 @@ class ImageGraph(nn.Module):
         """Patches and pooled vectors of bytes (batch, height, width, channels)."""
         x = (pixels.permute(0, 3, 1, 2).float() - 127) / 128
         tower: Any = self.tower
-        result = heads.finished(self.heads.states("image", tower._features(*tower._maps(x))))
+        result = heads.to_embeddings(self.heads.states("image", tower._features(*tower._maps(x))))
         return result.points, result.pooled
 
 

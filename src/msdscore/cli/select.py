@@ -75,9 +75,9 @@ def select(
         selected = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
     if report is not None and selected.survey is not None:
         from msdscore.io.stores import base_name
-        from msdscore.report.selection import page
+        from msdscore.report.selection import selection_page
 
-        put(report, page(selected, rule, title=base_name(output)).encode(), overwrite=True)
+        put(report, selection_page(selected, rule, title=base_name(output)).encode(), overwrite=True)
     if not is_standard_output(output):
         _show(selected, str(chosen), as_json=json)
 

@@ -33,7 +33,7 @@ class ServiceOptions:
 
 def serve(service: ServiceOptions, scorer: options.ScorerOptions) -> None:
     """Serve a web page and an API. Ctrl-C finishes accepted requests and stops."""
-    from msdscore.serve.server import serve as run
+    from msdscore.serve.server import run_server
     from msdscore.serve.settings import ServeSettings
 
     settings = ServeSettings(
@@ -44,4 +44,4 @@ def serve(service: ServiceOptions, scorer: options.ScorerOptions) -> None:
         **({} if scorer.max_pixels is None else {"max_pixels": scorer.max_pixels}),
     )  # fmt: skip
     spec = replace(scorer, max_pixels=settings.max_pixels).spec()
-    run(spec, settings, announce=lambda line: typer.echo(line, err=True))
+    run_server(spec, settings, announce=lambda line: typer.echo(line, err=True))

@@ -65,7 +65,7 @@ def snippet(items: Sequence[Attribution]) -> str:
     return _environment().get_template("snippet.html").render(values)
 
 
-def page(items: Sequence[Attribution]) -> str:
+def explanation_page(items: Sequence[Attribution]) -> str:
     """Render the whole document, which shows the regions of a word on hover."""
     blocks = []
     for item, maps in zip(items, look.maps_of(items), strict=True):

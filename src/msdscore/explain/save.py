@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import require
 from msdscore.explain.figure import figure, lacks_glyphs, missing_glyphs_allowed
-from msdscore.explain.html import page
+from msdscore.explain.html import explanation_page
 from msdscore.explain.maps import strongest
 from msdscore.explain.presentation import finding
 from msdscore.explain.terms import Attribution
@@ -33,7 +33,7 @@ def encoded(items: Sequence[Attribution], kind: str) -> bytes:
     """Return the bytes of a file of a format: png, svg, pdf, html or json, by name or suffix."""
     kind = kind.lower().removeprefix(".")
     if kind == "html":
-        return page(items).encode()
+        return explanation_page(items).encode()
     if kind == "json":
         return to_json(items)
     # Letters that no installed font has are written as text, for the fonts of the viewer.

@@ -282,7 +282,7 @@ def _refuse(job: _Job) -> None:
         job.answer.set_exception(DecodersLostError())
 
 
-def serve(work: int, answers: int, memory: int, size: int) -> None:
+def run_worker(work: int, answers: int, memory: int, size: int) -> None:
     """Decode the work from one pipe and answer through another; `memory` is an open file of `size` bytes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends the others
     if hasattr(os, "nice"):
@@ -391,4 +391,4 @@ atexit.register(close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 if __name__ == "__main__":  # a decoding process
-    serve(*map(int, sys.argv[1:5]))
+    run_worker(*map(int, sys.argv[1:5]))

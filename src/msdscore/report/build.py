@@ -90,7 +90,7 @@ def build(
     ]
     items = [item for item in explained.values() if isinstance(item, Explanation)]
     legend = legend_html(items) if items else ""
-    put(output, page(results, shown, options.title or source.name, legend).encode(), overwrite=options.overwrite)
+    put(output, report_page(results, shown, options.title or source.name, legend).encode(), overwrite=options.overwrite)
     cards = [card for gallery in shown for card in gallery["cards"]]
     unseen = tuple(card["note"] for card in cards if not card["images"])
     return ReportSummary(len(results), sum(map(bool, results.errors)), len(items), unseen)
@@ -224,7 +224,7 @@ def _forgotten(item: Explanation) -> Image:
     return item.image.crop((*start, min(width, round(right + wide)), min(height, round(bottom + high))))
 
 
-def page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, legend: str) -> str:
+def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, legend: str) -> str:
     """Return the whole document; every text of the file is data or escaped."""
     labels = {name: NAMES.get(name, name) for name in results.metrics}
     values = {

@@ -83,7 +83,7 @@ def show(scorer: "Scorer") -> list[Shown]:
 def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> Path:
     """Write the page and one figure per photograph; return the path of the page."""
     target = folder / "index.html"
-    files = {target: page(shown).encode()}
+    files = {target: demo_page(shown).encode()}
     for entry in shown:
         good, _, invents, _ = entry.explained.items
         files[folder / f"{entry.photograph.name}.png"] = encoded((good, invents), "png")
@@ -91,7 +91,7 @@ def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> P
     return target
 
 
-def page(shown: Sequence[Shown]) -> str:
+def demo_page(shown: Sequence[Shown]) -> str:
     """Return the whole self-contained page."""
     items = [item for entry in shown for item in entry.explained]
     sections = [

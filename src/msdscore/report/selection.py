@@ -27,7 +27,7 @@ WHAT = {
 }
 
 
-def page(selected: Selected, rule: Rule, *, title: str) -> str:
+def selection_page(selected: Selected, rule: Rule, *, title: str) -> str:
     """Return the whole self-contained document; images are read from the scored files if possible."""
     assert selected.survey is not None, "the selection has a survey"
     survey = selected.survey

@@ -28,7 +28,7 @@ from msdscore.io.outputs.files import (
     without_formulas,
 )
 from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
-from msdscore.io.outputs.targets import compare, refuse_inputs, run_files
+from msdscore.io.outputs.targets import check_manifest, refuse_inputs, run_files
 from msdscore.run.parts import WORST, InputColumns, RowValues, collect, plan, renamed
 from msdscore.run.resume import READERS, Progress, score_missing, stamps_of
 from msdscore.scoring.pipeline import Pipeline
@@ -105,7 +105,7 @@ def score_rows(
     settings = _settings(source, how, pipeline.limits)
     manifest = {**pipeline.manifest(), **settings, "signature": pipeline.signature}
     if notes:
-        compare(output, notes["manifest"], manifest)
+        check_manifest(output, notes["manifest"], manifest)
         if is_current:
             return _finished(output, notes)
     with (

@@ -16,7 +16,7 @@ from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.files import as_text
-from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, facts_of
+from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, shard_facts
 from msdscore.io.outputs.targets import RUN_NOTES
 
 KEY_NAMES = ("key", "id")
@@ -123,7 +123,7 @@ def _opened(name: str, copy: Path) -> ScoreFile:
                 path = fetched.replace(copy)
         metadata = pq.read_metadata(path)
         schema = metadata.schema.to_arrow_schema()
-        facts = facts_of(schema)
+        facts = shard_facts(schema)
     except FileNotFoundError as error:
         raise InputError(f"{shortened(name)}: no such file") from error
     except (OSError, ValueError, pa.ArrowException) as error:

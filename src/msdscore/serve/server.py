@@ -23,7 +23,7 @@ _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # clients ignore it
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
-def serve(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
+def run_server(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
     """Serve until the process is stopped; accepted requests are finished."""
     require("uvicorn", extra="serve")
     handler = logging.StreamHandler(sys.stderr)

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.encoders.aligned.heads import finished
+from msdscore.encoders.aligned.heads import to_embeddings
 from msdscore_lab.align import losses
 from msdscore_lab.align.aligner import Aligner
 from msdscore_lab.align.features import TrainingBatch
@@ -29,7 +29,7 @@ class TrainingStep:
         self.aligner, self.loss, self.world = parts.aligner, parts.recipe.loss, parts.world
         with self.autocast():
             self.image_states = self.aligner.heads.states("image", self.aligner.image_features(batch))
-            self.own_images = finished(self.image_states)
+            self.own_images = to_embeddings(self.image_states)
             self.own_texts = self.aligner.heads.project("text", batch.texts)
         self.images = gather_embeddings(self.own_images, self.world)
         self.texts = gather_embeddings(self.own_texts, self.world)

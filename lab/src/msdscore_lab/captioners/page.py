@@ -59,7 +59,9 @@ def wins(contest: Contest, captioner: str, count: int) -> list[tuple[float, int,
     return sorted(leads, key=lambda win: -win[0])[:count]
 
 
-def page(ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None) -> str:
+def ranking_page(
+    ranking: Ranking, *, title: str, show: int = 3, images: Path | None = None, rows: Path | None = None
+) -> str:
     """Return the self-contained HTML page."""
     contest = ranking.contest
     ranked = [metric.metric for metric in ranking.metrics if metric.metric in RANKED_BY]

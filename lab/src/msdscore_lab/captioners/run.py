@@ -16,7 +16,7 @@ from msdscore.io.images import from_cell, open_image
 from msdscore.io.inputs.columns import IMAGE_NAMES, first_of, listed
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.outputs.files import check_output
-from msdscore.io.outputs.run import discard, finished, open_run, run_notes
+from msdscore.io.outputs.run import discard, finished_run, open_run, run_notes
 from msdscore.io.tar import is_image_name
 from msdscore.version import __version__
 from msdscore_lab.captioners.writers import CaptioningSettings, CaptionWriter
@@ -93,7 +93,7 @@ def caption_images(
     parts = [images[start : start + about.part] for start in range(0, len(images), about.part)]
     keys, described = _keys(parts), 0
     writer: CaptionWriter | None = None
-    done, notes = finished(output, manifest), run_notes(output) or {}
+    done, notes = finished_run(output, manifest), run_notes(output) or {}
     if done and notes.get("parts") == keys:
         return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
 

@@ -60,7 +60,7 @@ def rank_captioners(
     from msdscore.io.outputs.targets import MARK, check_target, is_standard_output, put_all, with_images
     from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
     from msdscore_lab.captioners.contest import read_contest
-    from msdscore_lab.captioners.page import page
+    from msdscore_lab.captioners.page import ranking_page
     from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
     from msdscore_lab.cli.grids import grid_table
 
@@ -79,7 +79,7 @@ def rank_captioners(
         put_all({output: render(grids, style).encode()}, overwrite=overwrite)
         tell(verdict(ranking))
     elif output is not None:
-        text = page(ranking, title=title, show=show, images=chosen.images, rows=chosen.rows)
+        text = ranking_page(ranking, title=title, show=show, images=chosen.images, rows=chosen.rows)
         side_files = {} if printed else {output.with_suffix(".json"): plain.encode()}
         put_all({output: text.encode()}, side=side_files, overwrite=overwrite)
     if json and not printed:

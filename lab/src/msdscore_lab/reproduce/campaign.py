@@ -139,7 +139,7 @@ def run_campaign(
                     plan, path, partial(_pipeline, loaded, chosen, benchmark), stamp=chosen.stamp(),
                     progress=partial(progress, name),
                 )  # fmt: skip
-                cells += compare(encoder, result, plan.command, pq.read_table(path.with_name(result.scores)))
+                cells += compared_cells(encoder, result, plan.command, pq.read_table(path.with_name(result.scores)))
             except MSDScoreError as error:
                 say(f"{name}: not run: {error}")
                 cells += not_run(encoder, benchmark, str(error), plan.command)
@@ -212,7 +212,7 @@ def published_for(encoder: str, benchmark: str) -> list[Published]:
     return [known for known in PUBLISHED if (known.encoder, known.benchmark) == (encoder, benchmark)]
 
 
-def compare(encoder: str, result: Result, command: str, scores: pa.Table | None) -> list[Cell]:
+def compared_cells(encoder: str, result: Result, command: str, scores: pa.Table | None) -> list[Cell]:
     """Return the cells of a run: every published statistic, and the headline of metrics that have none."""
     known = published_for(encoder, result.benchmark)
     cells = [_cell(encoder, result, result.metric(one.metric), one.figure, command, one, scores) for one in known]

@@ -220,7 +220,7 @@ class AlignedHeads(nn.Module):
 
     def project(self, side: Side, features: Features) -> Embeddings:
         """Aligned unit vectors of images or captions, zero at padding, and their pooled vectors."""
-        return finished(self.states(side, features))
+        return to_embeddings(self.states(side, features))
 
     def states(self, side: Side, features: Features) -> Features:
         """Points of any length and pooled unit vectors of images or captions."""
@@ -254,7 +254,7 @@ class AlignedHeads(nn.Module):
         return unit(pooled) if features.windows is None else join_windows(pooled, features.windows)
 
 
-def finished(states: Features) -> Embeddings:
+def to_embeddings(states: Features) -> Embeddings:
     """Unit vectors, zero at padding."""
     points = real_points(unit(states.points), states.mask)
     pooled = masked_mean(points, states.mask) if states.pooled is None else states.pooled

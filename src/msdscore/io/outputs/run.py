@@ -13,7 +13,7 @@ from msdscore.io.arrow import pa, pq
 from msdscore.io.atomic import remove_owned, replacing, take_folder, write_bytes
 from msdscore.io.hashing import file_key
 from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
-from msdscore.io.outputs.targets import MADE_BY, REMEDY, compare, dump, load, read_notes, run_files
+from msdscore.io.outputs.targets import MADE_BY, REMEDY, check_manifest, dump, load, read_notes, run_files
 from msdscore.io.stores import is_address
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ class Run:
         noted = self._folder / "manifest.json"
         if noted.exists():
             try:
-                compare(self._folder, load(noted), self.manifest)
+                check_manifest(self._folder, load(noted), self.manifest)
                 return
             except RunError:
                 if not replace:
@@ -190,7 +190,7 @@ def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) 
     """
     check_output(output)
     folder = run_files(output)[1]
-    if not folder.exists() and finished(output, manifest) and not again:
+    if not folder.exists() and finished_run(output, manifest) and not again:
         raise RunError(f"{output}: already finished; {REMEDY}")
     try:
         run = Run(output, manifest)
@@ -227,7 +227,7 @@ def open_parts(output: str, manifest: Mapping[str, Any], *, again: bool = False)
             yield run
 
 
-def finished(output: Path, manifest: Mapping[str, Any]) -> Summary | None:
+def finished_run(output: Path, manifest: Mapping[str, Any]) -> Summary | None:
     """Return the summary if the output is the finished run of this manifest; None if there is work to do.
 
     Raises `RunError` if the output exists and belongs to another run.
@@ -239,7 +239,7 @@ def finished(output: Path, manifest: Mapping[str, Any]) -> Summary | None:
         if output.exists() and not folder.exists():
             raise RunError(f"{output}: exists, but was not written by a known run; {REMEDY}")
         return None
-    compare(output, record.get("manifest"), manifest)
+    check_manifest(output, record.get("manifest"), manifest)
     if not _is_unchanged(output, record):
         raise RunError(f"{output}: was changed after the run that wrote it; {REMEDY}")
     drop_parts(output)

@@ -52,10 +52,10 @@ class ShardFacts:
         return {SIGNATURE_KEY: self.signature.encode(), SHARD_KEY: json_bytes(plain, sort_keys=True)}
 
 
-def facts_of(schema: pa.Schema) -> ShardFacts | None:
+def shard_facts(schema: pa.Schema) -> ShardFacts | None:
     """Read the facts from a schema; None if it is not that of a score shard.
 
-    >>> facts_of(pa.schema([("key", pa.string())])) is None
+    >>> shard_facts(pa.schema([("key", pa.string())])) is None
     True
     """
     metadata = schema.metadata or {}
@@ -79,7 +79,7 @@ def read_facts(name: str) -> ShardFacts | None:
         return None
     try:
         with reading(name) as file:
-            facts = facts_of(pq.read_schema(file))
+            facts = shard_facts(pq.read_schema(file))
     except ERRORS as error:
         raise RunError(f"{shortened(name)}: exists and cannot be read as scores ({error}); {REMEDY}") from error
     if facts is None:

@@ -260,7 +260,7 @@ def read_notes(path: Path) -> dict[str, Any] | None:
     raise RunError(f"{path}: was not written by msdscore; move it away or choose another -o")
 
 
-def compare(owner: Path, old: Any, manifest: Mapping[str, Any]) -> None:
+def check_manifest(owner: Path, old: Any, manifest: Mapping[str, Any]) -> None:
     """Raise `RunError` with the first difference between two manifests."""
     new = json.loads(dump(manifest))
     if old != new:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from msdscore.errors import RunError
 from msdscore.io.atomic import replacing
 from msdscore.io.hashing import file_stamp
-from msdscore.io.outputs.targets import REMEDY, compare
+from msdscore.io.outputs.targets import REMEDY, check_manifest
 from msdscore_lab.benchmarks.base import Image, Item, cluster, image_key, image_names, wrong_image_by_key
 from msdscore_lab.benchmarks.results.result import ScorerRecord, belongs_to
 
@@ -83,7 +83,7 @@ def find_reusable(path: Path, base: Mapping[str, Any], signatures: Mapping[str, 
         metadata: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
     except (TypeError, KeyError, ValueError) as error:
         raise RunError(f"{path}: is damaged; {REMEDY}") from error
-    compare(path, metadata["base"], base)
+    check_manifest(path, metadata["base"], base)
     for label, signature in signatures.items():
         if metadata["metrics"].get(label, signature) != signature:
             raise RunError(f"{path}: {label} was scored as {metadata['metrics'][label]}, now {signature}; {REMEDY}")
