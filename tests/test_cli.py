@@ -708,28 +708,58 @@ def test_rank_is_another_name_of_score(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
-def test_a_terminal_that_takes_no_output_does_not_stop_a_run():
+@pytest.mark.parametrize("width", [80, 700])  # a terminal that is ready for 80 characters may block on 700
+def test_a_terminal_that_takes_no_output_does_not_stop_a_run(width):
+    import pty
+
+    master, terminal = pty.openpty()  # nobody reads it
+    code = (
+        "from msdscore.cli.progress import display\n"
+        "with display() as progress:\n"
+        f"    for _ in range(500): progress.console.print('x' * {width - 1})\n"
+    )
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(width)}
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=terminal, env=environment)
+    try:
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+        os.close(master)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_a_terminal_that_is_read_again_shows_whole_lines_and_the_end():
     import pty
 
     master, terminal = pty.openpty()
+    code = (
+        "import os, sys; from msdscore.cli.progress import display\n"
+        "with display() as progress:\n"
+        "    for _ in range(500): progress.console.print('x' * 79)\n"
+        "    os.write(1, b'full\\n'); sys.stdin.readline()\n"
+        "    progress.console.print('the end')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=terminal,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    )  # fmt: skip
+    os.close(terminal)
     try:
-        os.set_blocking(terminal, False)
-        with suppress(BlockingIOError):
-            while True:
-                os.write(terminal, b"x" * 1024)  # nobody reads it
-        os.set_blocking(terminal, True)
-        code = (
-            "import sys, time; from msdscore.cli.progress import bar\n"
-            "with bar('x') as show:\n"
-            "    for done in range(60): show(done, 60); time.sleep(0.02)\n"
-        )
-        environment = {**os.environ, "TERM": "xterm"}
-        process = subprocess.Popen([sys.executable, "-c", code], stderr=terminal, env=environment)
-        try:
-            assert process.wait(timeout=60) == 0
-        finally:
-            process.kill()
-            process.wait()
+        assert process.stdout.readline() == b"full\n"
+        shown = more = os.read(master, 1 << 16)
+        while b"x" in more:  # then the display is refreshed, without text
+            shown += (more := os.read(master, 1 << 16))
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        with suppress(OSError):  # the end of a terminal
+            while more := os.read(master, 1 << 16):
+                shown += more
+        assert process.wait(timeout=60) == 0
     finally:
-        os.close(terminal)
+        process.kill()
+        process.communicate()
         os.close(master)
+    assert b"the end\r\n" in shown
+    assert {line.count(b"x") for line in shown.split(b"\r\n")} <= {0, 79}

@@ -2,15 +2,16 @@
 
 import json
 import logging
+import os
 import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from io import FileIO
 from pathlib import Path
-from select import select
 from tempfile import TemporaryDirectory
 from time import monotonic
 from types import FrameType
@@ -118,43 +119,50 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-def display() -> Any:
-    """Return a progress display on standard error, disabled without a terminal."""
+@contextmanager
+def display() -> Iterator[Any]:
+    """Show a progress display on standard error, disabled without a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    file: Any = _Droppable(sys.stderr) if sys.stderr is not None and sys.stderr.isatty() else None
-    console, text = Console(stderr=True, file=file), TextColumn("{task.fields[text]}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
-    return Progress(*columns, console=console, disable=_QUIET.get() or not console.is_terminal)
+    with ExitStack() as stack:
+        file: Any = None
+        if os.name == "posix" and sys.stderr is not None and sys.stderr.isatty():
+            with suppress(OSError):  # the terminal has no name here, as in some containers
+                file = _Droppable(sys.stderr, stack.enter_context(_open_nonblocking(os.ttyname(sys.stderr.fileno()))))
+        console, text = Console(stderr=True, file=file), TextColumn("{task.fields[text]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
+        disabled = _QUIET.get() or not console.is_terminal
+        yield stack.enter_context(Progress(*columns, console=console, disable=disabled))
 
 
 class _Droppable:
     """A terminal whose output is dropped while it takes none, as after Ctrl-S or when its window is stuck.
 
-    A blocked write would hold the lock of the progress display, for which the run then waits.
+    A blocked write would hold the lock of the progress display, for which the run then waits. `raw` is the terminal,
+    opened again without blocking: one that is ready for a byte may still block on a longer text.
     """
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
+    def __init__(self, file: TextIO, raw: FileIO) -> None:
+        self._file, self._raw, self._rest = file, raw, b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
     def write(self, text: str) -> int:
-        """Write text, unless that would block."""
-        return self._file.write(text) if self._is_ready() else len(text)
+        """Write text, unless the rest of an earlier one is still to be written."""
+        self._rest = self._unwritten(self._rest) or self._unwritten(text.encode(self._file.encoding, "replace"))
+        return len(text)
 
     def flush(self) -> None:
-        """Flush, unless that would block."""
-        if self._is_ready():
-            self._file.flush()
+        """Do nothing: there is no buffer."""
 
-    def _is_ready(self) -> bool:
-        try:
-            return bool(select([], [self._file.fileno()], [], 0)[1])
-        except (OSError, ValueError):  # not a real file, or not for `select`, as on Windows
-            return True
+    def _unwritten(self, data: bytes) -> bytes:
+        return data[self._raw.write(data) or 0 :]
+
+
+def _open_nonblocking(path: str) -> FileIO:
+    return FileIO(path, "w", opener=lambda name, flags: os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
 
 
 class _TerminatedError(KeyboardInterrupt):
