@@ -80,3 +80,9 @@ def test_python_blocks_parse(page):
     for body in re.findall(r"^```(?:py|python)\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
         if ">>>" not in body:
             ast.parse(body)
+
+
+def test_pages_outside_the_laboratory_stay_short():
+    docs = ROOT / "docs"
+    pages = [page for page in docs.rglob("*.md") if not page.is_relative_to(docs / "lab")]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_000
