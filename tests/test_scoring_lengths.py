@@ -21,6 +21,7 @@ from msdscore.encoders.loading import banks
 from msdscore.encoders.loading.banks import bank_bytes, read_bank
 from msdscore.encoders.registry import load_encoder
 from msdscore.forms.evidence import Evidence
+from msdscore.scoring import calibrate
 from msdscore.scoring.calibrate import calibrated_bank, fit_logistic
 from msdscore.scoring.lengths import (
     Mentions,
@@ -182,3 +183,13 @@ def test_familiarity_is_the_mean_cosine_with_the_nearest_captions(built, tmp_pat
     again, known = read_bank(path)[0].familiarity, built.bank.familiarity
     assert np.array_equal(again.captions, known.captions)
     assert again.limit == known.limit
+
+
+def test_captions_of_familiarity_do_not_skip_every_second_one(monkeypatch):
+    monkeypatch.setattr(calibrate, "_REFERENCES", 6)
+    images, captions = coloured(50)
+    others = ["a red square", "a blue circle"] * 7
+    bank = calibrate.calibrated_bank(
+        load_encoder("toy"), Evidence(components=2), images, captions, background=20, others=others
+    ).bank
+    assert len(np.unique(bank.familiarity.captions, axis=0)) == 2

@@ -393,7 +393,8 @@ def build_familiarity(
     apart = len(others) >= _REFERENCES
     known = [texts[0] for texts in captions]
     pool = others if apart else known
-    chosen = range(0, len(pool), max(1, len(pool) // _REFERENCES))[:_REFERENCES]
+    count = min(len(pool), _REFERENCES)
+    chosen = [number * len(pool) // count for number in range(count)]  # no fixed step: texts may alternate
     texts = pipeline.embed_texts([pool[item] for item in chosen])
     readable = [item for item in range(len(chosen)) if item not in texts.errors]
     rows = np.array([texts.row(item) for item in readable], dtype=np.int64)
