@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from msdscore.core.divergence import soften
 from msdscore.core.evidence import verdict
 from msdscore.errors import RowError, RunError
 from msdscore.forms import references
@@ -24,7 +25,7 @@ from msdscore.io.inputs.rows import Row
 from msdscore.io.outputs.files import conform, unified
 from msdscore.io.tar import File, TarImage
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Numbers, soften
+from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, split_pairs, stream_batches
 from msdscore.text.warnings import withheld
 
@@ -247,7 +248,7 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     good = np.flatnonzero(~np.isnan(msd))
     softened = np.full((2, count), np.nan)
     for rows in whole_sets(group, good, most=SOFTENED_ROWS):
-        softened[:, rows] = soften(similarity[rows].tolist(), msd[rows].tolist(), group[rows].tolist(), form)
+        softened[:, rows] = soften(similarity[rows], msd[rows], group[rows], temperature=form.temperature)
     # Rows whose candidate set has captions of several images.
     sets, images = np.unique(np.unique(np.stack([group[good], image[good]]), axis=1)[0], return_counts=True)
     is_mixed = np.zeros(count, dtype=bool)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core import divergence
+from msdscore.core.divergence import soften
 from msdscore.core.evidence import verdict
 from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
@@ -89,18 +89,6 @@ def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[
         else:
             scored.append(Numbers(values, warnings, words[pair]))
     return tuple(scored)
-
-
-def soften(
-    similarity: Sequence[float] | Floats, msd: Sequence[float] | Floats, group: Sequence[int], form: Form
-) -> tuple[list[float], list[float]]:
-    """Return the uncertainty and Soft-MSD of every caption; equal group numbers are one candidate set."""
-    if not len(similarity):
-        return [], []
-    g, score = (np.array(values, dtype=np.float64) for values in (similarity, msd))
-    sets = np.array(group, dtype=np.int64)
-    uncertainty, soft = divergence.soften(g, score, sets, temperature=form.temperature)
-    return uncertainty.tolist(), soft.tolist()
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -316,10 +304,11 @@ class Scores:
             columns[name] = np.zeros(len(scored), dtype=np.int64) if is_count else np.full(len(scored), np.nan)
             columns[name][valid] = [np.nan if (value := row.get(name)) is None else value for row in rows]
         # A caption that was compared with references only has no score with an image, but NaN.
+        set_of = np.asarray(sets, dtype=np.int64)
         columns["uncertainty"][valid], columns["soft_msd"][valid] = soften(
-            columns["similarity"][valid], columns["msd"][valid], [sets[index] for index in valid], form
+            columns["similarity"][valid], columns["msd"][valid], set_of[valid], temperature=form.temperature
         )
-        distinct_sets, inverse = np.unique(np.asarray(sets, dtype=np.int64), return_inverse=True)
+        distinct_sets, inverse = np.unique(set_of, return_inverse=True)
         counts = np.bincount(inverse[valid], minlength=len(distinct_sets))
         errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
         warnings = tuple(row.warnings if isinstance(row, Numbers) else () for row in scored)

@@ -202,15 +202,7 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
     the best captioner) if these are among the columns, and `n`, the number of images. With several numbers, intervals
     are in the cells of the numbers, and the other headings name their number.
     """
-    numbers = {metric.metric: metric for metric in (*ranking.metrics, *([ranking.people] if ranking.people else []))}
-    for name in columns:
-        if name == "ref_msd" and (without := _without_references(ranking.contest)):
-            raise InputError(
-                f"ref_msd cannot be ranked: {without} images have no references; add them, or omit ref_msd"
-            )
-        if name not in numbers and name not in _EXTRAS:
-            raise unknown_name("column", name, [*numbers, *_EXTRAS])
-    selected = [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
+    selected = _selected(ranking, columns)
     cells: dict[str, list[str]] = {row.captioner: [row.captioner] for row in selected[0].placed}
     order, is_single = list(cells), len(selected) == 1
     headings, best, exact = ["captioner"], set[tuple[int, int]](), dict[tuple[int, int], float]()
@@ -237,6 +229,19 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
             cell_row.append(str(len(ranking.contest.images)))
     rows = tuple(map(tuple, cells.values()))
     return Grid(title, tuple(headings), rows, best=frozenset(best), exact=exact)
+
+
+def _selected(ranking: Ranking, columns: Sequence[str]) -> list[MetricRanking]:
+    """Return the numbers among the names of columns, by default the first one of the ranking."""
+    numbers = {metric.metric: metric for metric in (*ranking.metrics, *([ranking.people] if ranking.people else []))}
+    for name in columns:
+        if name == "ref_msd" and (without := _without_references(ranking.contest)):
+            raise InputError(
+                f"ref_msd cannot be ranked: {without} images have no references; add them, or omit ref_msd"
+            )
+        if name not in numbers and name not in _EXTRAS:
+            raise unknown_name("column", name, [*numbers, *_EXTRAS])
+    return [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
 
 
 def notes_of(ranking: Ranking) -> list[str]:

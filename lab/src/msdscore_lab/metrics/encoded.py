@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.arrays import float64, to_numpy
+from msdscore.core.divergence import soften
 from msdscore.encoders.base import Embeddings, TokenLayout
 from msdscore.errors import ConfigError, require, unknown_name
 from msdscore.forms.references import WEIGHTS
 from msdscore.intervals import Floats
-from msdscore.scoring.results import soften
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded, Vectors
 from msdscore_lab.metrics.registry import choice, number
 
@@ -84,7 +84,8 @@ def _soft_msd(batch: Cases, *, by: str) -> Floats:
     valid = ~np.isnan(similarity)
     sets = np.broadcast_to(group[:, None], similarity.shape)[valid]
     values = np.full(similarity.shape, np.nan)
-    values[valid] = soften(similarity[valid].tolist(), msd[valid].tolist(), sets.tolist(), vectors.form)[1]
+    temperature = vectors.form.temperature
+    values[valid] = soften(similarity[valid], msd[valid], sets, temperature=temperature)[1]
     return values
 
 

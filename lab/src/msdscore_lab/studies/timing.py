@@ -12,14 +12,15 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from msdscore.core.arrays import Device, is_gpu
-from msdscore.core.divergence import total
+from msdscore.core.divergence import soften, total
 from msdscore.intervals import bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import numbers, soften
+from msdscore.scoring.results import numbers
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import captioned_images
 from msdscore_lab.studies.context import Study, every_nth
@@ -93,7 +94,8 @@ def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]
     text, texts = _milliseconds(lambda: pipeline.embed_texts([caption]).require(), device)
     scoring, row = _milliseconds(lambda: numbers(pipeline.measure(images, texts, [0], [0]), pipeline.form)[0], device)
     cosine, _ = _milliseconds(lambda: total(images.vectors.pooled * texts.vectors.pooled).item(), device)
-    softened, _ = _milliseconds(lambda: soften([row.similarity], [row.msd], [0], pipeline.form), device)
+    one = np.array([row.similarity]), np.array([row.msd]), np.zeros(1, dtype=np.int64)
+    softened, _ = _milliseconds(lambda: soften(*one, temperature=pipeline.form.temperature), device)
     return row.values["length"], (decode, image, text, scoring, cosine, softened)
 
 
