@@ -1,6 +1,7 @@
 """Builders of the evidence and paper pages, on small datasets and hand-written result files."""
 
 import json
+import math
 import re
 import sys
 from io import BytesIO
@@ -308,6 +309,23 @@ def test_dry_run_without_open_clip_reports_it_and_continues(tmp_path, monkeypatc
     assert f"remoteclip-l14: {needed}" in lines
     assert f"rsicd-remoteclip-l14: not run: {needed}" in lines
     assert f"\n- rsicd-remoteclip-l14: {needed}\n" in (tmp_path / "out" / "paper.md").read_text()
+
+
+def test_rehearsal_writes_all_vision_language_models(tmp_path):
+    pytest.importorskip("transformers")
+    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = {**tower, "num_key_value_heads": 2, "vocab_size": 500, "max_position_embeddings": 512}
+    onevision = {"text": text, "vision": {**tower, "num_attention_heads": 16, "image_size": 30, "patch_size": 8}}
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 32}
+    vision |= {"patch_size": 4, "spatial_merge_size": 2, "window_size": 16, "fullatt_block_indexes": [1]}
+    qwen = {"text": {**text, "mrope_section": [1, 1, 2]}, "vision": vision}
+    shapes = {"llava-onevision-7b": onevision, "llava-critic-7b": onevision, "qwen2.5-vl-7b": qwen}
+    assert set(paper_run.VLMS) <= set(rehearsal.FULL)
+    for name, shape in shapes.items():
+        folder = rehearsal.write_checkpoint(tmp_path / name, name, shape)
+        scorer = Scorer(load_encoder(str(folder), device="cpu"), "paper-long")
+        score = scorer.score(Image.new("RGB", (48, 40), "red"), "a red square before a white wall")
+        assert math.isfinite(score.msd), name
 
 
 def test_rehearsal_writes_all_benchmarks_in_released_formats(tmp_path):

@@ -19,6 +19,17 @@ _VIT_L = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 2
 _BASE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
 _SMALL = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8}
 _LLAMA = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
+_QWEN = {
+    "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "max_position_embeddings": 32768,
+}  # fmt: skip
+_ONEVISION = {
+    "text": {**_QWEN, "vocab_size": 152000},
+    "vision": {
+        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 26, "num_attention_heads": 16,
+        "image_size": 384, "patch_size": 14,
+    },
+}  # fmt: skip
 _CLIP_TEXT = {"vocab_size": 49408, "max_position_embeddings": 77}
 
 _CHAT = (
@@ -50,6 +61,14 @@ FULL: Mapping[str, Shape] = {
         "text": {**_LLAMA, "vocab_size": 32064, "max_position_embeddings": 4096},
         "vision": {**_VIT_L, "image_size": 336, "patch_size": 14, "projection_dim": 768},
     },
+    "llava-onevision-7b": _ONEVISION, "llava-critic-7b": _ONEVISION,  # the latter as a folder of transformers
+    "qwen2.5-vl-7b": {
+        "text": {**_QWEN, "vocab_size": 152064, "mrope_section": [16, 24, 24]},
+        "vision": {
+            "hidden_size": 1280, "intermediate_size": 3420, "depth": 32, "num_heads": 16, "out_hidden_size": 3584,
+            "patch_size": 14, "spatial_merge_size": 2, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+    },
 }  # fmt: skip
 
 
@@ -65,7 +84,7 @@ def write_checkpoint(folder: Path, name: str, shape: Shape | None = None, *, dev
     if "architecture" in shape:
         _write_openclip(partial, find_row(name).options["file"], shape, device)
     else:
-        _WRITERS[name.split("-")[0]](partial, shape, device)
+        _WRITERS[name if name in _WRITERS else name.split("-")[0]](partial, shape, device)
     partial.rename(folder)
     return folder
 
@@ -115,6 +134,37 @@ def _write_llava(folder: Path, shape: Shape, device: str) -> None:
     _save_model(transformers.LlavaForConditionalGeneration, config, folder, device)
 
 
+def _write_onevision(folder: Path, shape: Shape, device: str) -> None:
+    transformers = require("transformers", extra="hf")
+    size, side = _save_qwen_tokenizer(folder, shape["text"]["vocab_size"]), shape["vision"]["image_size"]
+    canvases = [[rows * side, columns * side] for rows in range(1, 7) for columns in range(1, 7)]
+    half = [0.5, 0.5, 0.5]
+    transformers.LlavaOnevisionImageProcessor(
+        size={"height": side, "width": side}, image_grid_pinpoints=canvases, image_mean=half, image_std=half
+    ).save_pretrained(folder)
+    config = transformers.LlavaOnevisionConfig(
+        text_config={**shape["text"], "model_type": "qwen2", "vocab_size": size, "rope_theta": 1e6},
+        vision_config={**shape["vision"], "model_type": "siglip_vision_model", "vision_use_head": False},
+        image_grid_pinpoints=canvases, vision_feature_layer=-1, vision_feature_select_strategy="full",
+        vision_aspect_ratio="anyres_max_9",
+    )  # fmt: skip
+    _save_model(transformers.LlavaOnevisionForConditionalGeneration, config, folder, device)
+
+
+def _write_qwen(folder: Path, shape: Shape, device: str) -> None:
+    transformers = require("transformers", extra="hf")
+    text, vision = dict(shape["text"]), shape["vision"]
+    text |= {"vocab_size": _save_qwen_tokenizer(folder, text["vocab_size"]), "rope_theta": 1e6}
+    text["rope_scaling"] = {"type": "default", "mrope_section": text.pop("mrope_section")}
+    side = vision["patch_size"] * vision["spatial_merge_size"]
+    transformers.Qwen2VLImageProcessor(
+        patch_size=vision["patch_size"], merge_size=vision["spatial_merge_size"], min_pixels=4 * side**2,
+        max_pixels=16384 * side**2,
+    ).save_pretrained(folder)  # fmt: skip
+    config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=dict(vision))
+    _save_model(transformers.Qwen2_5_VLForConditionalGeneration, config, folder, device)
+
+
 def _write_llama(folder: Path, shape: Shape, device: str) -> None:
     transformers = require("transformers", extra="hf")
     extra = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}
@@ -149,6 +199,9 @@ _WRITERS: Mapping[str, Callable[[Path, Shape, str], None]] = {
     "remoteclip": _write_clip,
     "siglip2": _write_siglip,
     "llava": _write_llava,
+    "llava-onevision-7b": _write_onevision,
+    "llava-critic-7b": _write_onevision,
+    "qwen2.5": _write_qwen,
     "llama": _write_llama,
     "biomedclip": _write_biomedclip,
 }
@@ -211,6 +264,20 @@ def _save_clip_tokenizer(folder: Path, *, vocabulary: int, context: int) -> tupl
     _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "CLIPTokenizer", "model_max_length": context})
     require("transformers", extra="hf").CLIPTokenizerFast.from_pretrained(folder).save_pretrained(folder)
     return len(names), len(names) - 2, len(names) - 1
+
+
+def _save_qwen_tokenizer(folder: Path, size: int) -> int:
+    """Save a byte-level tokenizer with words that follow a space, without start and end tokens."""
+    letters = sorted(require("tokenizers.pre_tokenizers", extra="hf").ByteLevel.alphabet())
+    merges = _merges((["Ġ", *word] for word in words()), letters, size - 1 - len(letters))
+    names = [*letters, *("".join(pair) for pair in merges)]
+    names += [f"<unused{number}>" for number in range(size - 1 - len(names))] + ["<|endoftext|>"]
+    _write_json(folder / "vocab.json", {piece: number for number, piece in enumerate(names)})
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    special = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "bos_token": None}
+    _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "Qwen2Tokenizer", **special})
+    return len(names)
 
 
 def _merges(symbols: Iterable[Sequence[str]], known: Sequence[str], limit: int) -> list[tuple[str, str]]:
