@@ -6,7 +6,7 @@
 It prints one line per case with its seconds. If a case takes longer than `--stacks` seconds, the stacks of all threads
 are printed; after three times as many, the program ends. It makes its own images and weights, and needs no network:
 torch, transformers, tokenizers, pyarrow and Pillow; a case whose library is missing (fastapi and uvicorn for the
-service, ray, pandas) is skipped by name. `--encoders toy --device cpu` tries the program itself.
+service, ray, pandas) is skipped by name. `--encoders toy --device cpu --images 64 --rows 200` tries the program itself.
 """
 
 import argparse
@@ -33,15 +33,15 @@ from synthetic_clip import SMALL, make_captions, make_checkpoint, make_rows, mak
 from msdscore import Scorer, ScorerSpec, load_encoder
 from msdscore.encoders.cached import CacheSettings
 
-ROWS, REFERENCE_ROWS, THREADS = 512, 3000, 8
+ROWS, THREADS = 512, 8
 Case = Callable[["Data"], object]
 
 
 class Data:
     """Inputs of the cases, and one scorer."""
 
-    def __init__(self, folder: Path, spec: ScorerSpec) -> None:
-        self.folder, self.spec = folder, spec
+    def __init__(self, folder: Path, spec: ScorerSpec, rows: int) -> None:
+        self.folder, self.spec, self.rows = folder, spec, rows
         self.paths = sorted((folder / "images").iterdir())
         self.captions = make_captions(len(self.paths))
         self.scorer = Scorer.from_spec(spec)
@@ -92,10 +92,10 @@ def abandoned_stream(data: Data) -> None:
 
 def references(data: Data) -> None:
     """Thousands of rows with five references each: streams in several threads share texts and the GPU."""
-    captions = make_captions(6 * REFERENCE_ROWS, seed=1)
+    captions = make_captions(6 * data.rows, seed=1)
 
     def rows(first: int) -> object:
-        for number in range(first, REFERENCE_ROWS, 2):
+        for number in range(first, data.rows, 2):
             image = data.paths[number % len(data.paths)]
             own = captions[6 * number + 1 : 6 * number + 6]
             # Every seventh row has the references of another one: both are new to two threads at once.
@@ -154,7 +154,7 @@ def torchmetrics(data: Data) -> None:
     from msdscore.integrations.torchmetrics import MSDScore
 
     metric = MSDScore(data.spec)
-    metric.update([str(path) for path in data.paths[:16]], data.captions[:16])
+    metric.update(data.paths[:16], data.captions[:16])
     metric.compute()
 
 
@@ -316,6 +316,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[case.__name__ for case in CASES])
     parser.add_argument("--stacks", type=float, default=60.0, help="seconds after which the stacks are printed")
     parser.add_argument("--images", type=int, default=ROWS)
+    parser.add_argument("--rows", type=int, default=3000, help="rows with five references each")
     args = parser.parse_args()
     good = True
     with tempfile.TemporaryDirectory() as temporary:
@@ -325,7 +326,9 @@ def main() -> None:
         for kind in args.encoders:
             known: list[Data] = []
             start = partial(
-                lambda kind, known: known.append(Data(folder, encoder_spec(kind, folder, args.device))), kind, known
+                lambda kind, known: known.append(Data(folder, encoder_spec(kind, folder, args.device), args.rows)),
+                kind,
+                known,
             )
             if not attempt(f"{kind}: load", start, args.stacks):
                 good = False

@@ -560,7 +560,7 @@ def test_columns_of_a_table_are_lists_of_images_and_captions(tmp_path):
     paths, captions = [str(tmp_path / f"{number}.png") for number in (0, 1)], ["a red square", "a blue square"]
     expected = Scorer("toy").score_batch(paths, captions)
     assert expected.failed == 0
-    for kind in (pd.Series, np.array, tuple, iter):
+    for kind in (pd.Series, np.array, tuple, iter, pa.array, lambda items: pa.chunked_array([items])):
         assert Scorer("toy").score_batch(kind(paths), kind(captions)) == expected
 
 

@@ -574,7 +574,10 @@ def _listed(items: Iterable[Item]) -> list[Item]:
     # An array of numbers with two or three dimensions is one image; one of paths or objects is a column.
     if getattr(items, "ndim", 1) in (2, 3) and getattr(getattr(items, "dtype", None), "kind", "f") not in "OUST":
         lone = True
-    return [] if lone or not isinstance(items, Iterable) else list(items)
+    if lone or not isinstance(items, Iterable):
+        return []
+    values: Any = items
+    return values.to_pylist() if hasattr(items, "to_pylist") else list(items)  # Arrow iterates over its own scalars
 
 
 def _owners(owner: Iterable[int], captions: int, images: int) -> list[int]:

@@ -154,6 +154,8 @@ def _images_and_captions(source: Any, target: Any) -> tuple[list[ImageSource], l
 
 def _batch(given: Any) -> list[Any]:
     """Convert a batch of images or captions (list, array, tensor or table column) to a list."""
+    if hasattr(given, "to_pylist"):  # Arrow iterates over its own scalars
+        return list(given.to_pylist())
     dimensions = getattr(given, "ndim", 0)
     many = dimensions == 4 or (dimensions == 1 and not isinstance(given, Tensor))
     return list(given) if many else _listed(given)
