@@ -3,6 +3,8 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats as scipy_stats
 
@@ -152,6 +154,36 @@ def test_incomparable_results_are_rejected(tmp_path, crepe):
     changed = bench(other, "sugarcrepe", tmp_path / "changed.json", ("length",))
     with pytest.raises(InputError, match=r"items of the same id differ in captions between the two results"):
         compare_sides(open_side(f"{crepe}:length"), open_side(str(changed)))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("length", None, "no column length"),
+        ("captions", None, "no column captions"),
+        ("length", "long", "column length has no lists of numbers"),
+        ("length", [1.0, 2.0, 3.0], "crepe.parquet: is damaged"),
+        ("judged", "{", "item 'replace_att/0' of the scores is damaged"),
+        ("judged", "[]", "item 'replace_att/0' of the scores is damaged"),
+    ],
+)
+def test_damaged_scores_are_rejected(crepe, tmp_path, column, value, message):
+    table = pq.read_table(crepe.with_suffix(".parquet"))
+    others = table.column(column).to_pylist()[1:]
+    table = table.drop_columns([column])
+    if value is not None:
+        table = table.append_column(column, pa.array([value, *([value] * 15 if value == "long" else others)]))
+    (tmp_path / "crepe.json").write_bytes(crepe.read_bytes())
+    pq.write_table(table, tmp_path / "crepe.parquet")
+    with pytest.raises(InputError, match=message):
+        compare_sides(open_side(f"{tmp_path / 'crepe.json'}:length"), open_side(f"{crepe}:length"))
+
+
+@pytest.mark.parametrize("change", [{"scores": None}, {"seed": "0"}])
+def test_values_of_a_result_have_their_types(crepe, tmp_path, change):
+    (tmp_path / "crepe.json").write_text(json.dumps(json.loads(crepe.read_text()) | change))
+    with pytest.raises(InputError, match="is damaged"):
+        open_side(f"{tmp_path / 'crepe.json'}:length")
 
 
 def test_tables_in_every_format(crepe):

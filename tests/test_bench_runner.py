@@ -220,6 +220,18 @@ def test_foreign_files_are_not_replaced(tmp_path):
         (root / f"composite{suffix}").unlink()
 
 
+@pytest.mark.parametrize("lost", ["rows", "column", "end"])
+def test_damaged_scores_of_an_earlier_run_are_rejected(tmp_path, scorer, lost):
+    run(plan(make_sugarcrepe(tmp_path)), tmp_path, scorer)
+    path = tmp_path / "out" / "sugarcrepe.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.slice(0, 3) if lost == "rows" else table.drop_columns(["stamp"]), path)
+    if lost == "end":
+        path.write_bytes(path.read_bytes()[:-100] + b"PAR1")
+    with pytest.raises(RunError, match="choose another -o"):
+        run(plan(tmp_path), tmp_path, scorer)
+
+
 def write_image_files(tmp_path, colours=COLOURS):
     """Write the benchmark with images as separate files."""
     make_sugarcrepe(tmp_path)

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import threading
 import time
 from pathlib import Path
@@ -295,8 +296,9 @@ def test_empty_caption_is_an_error_of_the_row(tmp_path) -> None:
 
 
 def test_invalid_settings_and_checkpoints_are_rejected(tmp_path) -> None:
-    with pytest.raises(ConfigError, match="expected temperature >= 0"):
-        CaptioningSettings(top_p=0)
+    for wrong in ({"top_p": 0}, {"temperature": -1}, {"temperature": math.inf}, {"temperature": math.nan}):
+        with pytest.raises(ConfigError, match="expected a finite temperature >= 0"):
+            CaptioningSettings(**wrong)
     with pytest.raises(ConfigError, match="url must begin with http"):
         endpoint_writer(Endpoint(url="ftp://x", model="m"), GREEDY)
     with pytest.raises(WeightsError):

@@ -108,6 +108,49 @@ def test_permanent_errors_stop_the_run(server, tmp_path):
         judge(server, tmp_path, workers=1, retries=2).score(BATCH)
 
 
+@pytest.mark.parametrize("key", ["secret\nX-Other: 1", "schlüssel", "a\x00b"])
+def test_key_that_no_header_can_contain_is_reported_without_it(server, tmp_path, monkeypatch, key):
+    # A null byte cannot be set in an environment.
+    monkeypatch.setattr(endpoint.os, "environ", {"MY_KEY": key})
+    with pytest.raises(ConfigError, match="MY_KEY has characters that a key cannot have") as caught:
+        judge(server, tmp_path, key_env="MY_KEY").score(BATCH)
+    assert key[:6] not in str(caught.value)
+    monkeypatch.setattr(endpoint.os, "environ", {"MY_KEY": "secret\n"})  # as read from a file
+    judge(server, tmp_path, key_env="MY_KEY").score(BATCH)
+    assert server.headers[0]["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [{"prompt_tokens": 10**400}, {"prompt_tokens": -5}, {"prompt_tokens": None}, {"prompt_tokens": "x"}, "x", [1]],
+)
+def test_implausible_numbers_of_tokens_are_not_counted(server, tmp_path, usage):
+    reply = {"choices": [{"message": {"content": "Verdict: 1"}}], "usage": usage}
+    server.replies = [(200, reply, {})] * 2
+    scored = judge(server, tmp_path, workers=1, price_in=1).score(BATCH)
+    assert (scored.facts["tokens_in"][0], scored.facts["cost"][0]) == (0, 0)
+    assert waits == []
+
+
+def test_parts_of_a_message_are_joined_and_others_rejected(server, tmp_path):
+    parts = [{"type": "text", "text": "Because: so."}, {"type": "text", "text": "\nVerdict: 2"}]
+    server.replies = [(200, {"choices": [{"message": {"content": content}}]}, {}) for content in (7, [7], parts, parts)]
+    assert judge(server, tmp_path, workers=1).score(BATCH).values[0].tolist() == [0.5, 0.5]
+    assert len(waits) == 2
+
+
+def test_folder_of_answers_that_cannot_be_written_is_reported(server, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(RunError, match=r"cannot store answers here \(.*\); pass cache=FOLDER"):
+        judge(server, tmp_path).score(BATCH)
+
+
+@pytest.mark.parametrize("option", ["price_in", "temperature"])
+def test_numbers_of_a_metric_are_finite(server, tmp_path, option):
+    with pytest.raises(ConfigError, match=f"{option} must be finite, got"):
+        judge(server, tmp_path, **{option: "inf"})
+
+
 def test_unreachable_server_is_reported(server, tmp_path):
     metric = load_metric(f"judge:m,url=http://127.0.0.1:9/v1,retries=2,cache={tmp_path}")
     with pytest.raises(RunError, match=r"http://127.0.0.1:9/v1 did not answer in 2 attempts \(.*refused"):
@@ -128,7 +171,8 @@ def test_answer_without_verdict_is_retried_and_then_missing(server, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
-    [("Verdict: 1", "1"), ("verdict - Tie.", "tie"), ("Verdict: 1? No.\nVerdict: 2", "2"), ("1", None), ("Verdict: 12", None)],
+    [("Verdict: 1", "1"), ("verdict - Tie.", "tie"), ("Verdict: 1? No.\nVerdict: 2", "2"), ("1", None), ("Verdict: 12", None),
+     ("Verdict: 1.5", None), ("Verdict: 1.", "1")],
 )  # fmt: skip
 def test_verdict_is_parsed(text, verdict):
     assert read_verdict(text) == verdict

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from math import inf
 from threading import Event
 from typing import Any
 
@@ -32,9 +33,9 @@ class CaptioningSettings(Sampling):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.most_tokens < 1:
+        if not 0 <= self.temperature < inf or not 0 < self.top_p <= 1 or self.most_tokens < 1:
             raise ConfigError(
-                f"expected temperature >= 0, 0 < top_p <= 1 and at least one token, got "
+                f"expected a finite temperature >= 0, 0 < top_p <= 1 and at least one token, got "
                 f"{self.temperature:g}, {self.top_p:g} and {self.most_tokens}"
             )
 

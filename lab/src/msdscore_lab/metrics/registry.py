@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import blake2b
 from inspect import getsource, signature
+from math import isfinite
 
 import numpy as np
 
@@ -125,12 +126,14 @@ def read_metric(requested: str) -> tuple[str, str, dict[str, str]]:
 
 
 def number(name: str, text: str | float, *, least: float = float("-inf")) -> float:
-    """Parse a numeric option; raise `ConfigError` if it is below `least`."""
+    """Parse a numeric option; raise `ConfigError` if it is not finite or below `least`."""
     try:
         value = float(text)
     except ValueError:
         raise ConfigError(f"{name} must be a number, got {text!r}") from None
-    if not value >= least:
+    if not isfinite(value):
+        raise ConfigError(f"{name} must be finite, got {text}")
+    if value < least:
         raise ConfigError(f"{name} must be at least {least:g}, got {text}")
     return value
 

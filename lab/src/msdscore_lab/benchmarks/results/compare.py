@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import DEFAULT, Floats, Interval, Resampling
@@ -27,6 +26,7 @@ from msdscore_lab.benchmarks.results.result import (
     Result,
     items_of,
     read_result,
+    read_scores,
     score_matrix,
 )
 from msdscore_lab.stats.pairs import mcnemar, mcnemar_exact
@@ -97,10 +97,8 @@ def open_side(name: str) -> Side:
 
 def side_of(result: Result, label: str, folder: Path) -> Side:
     """Return the side of a metric whose scores are in `folder`."""
-    scores = folder / result.scores
-    if not scores.is_file():
-        raise InputError(f"{scores}: no such file; expected the scores next to their result")
-    return Side(result, result.metric(label), pq.read_table(scores))
+    metric = result.metric(label)
+    return Side(result, metric, read_scores(folder / result.scores, [metric.label]))
 
 
 def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> MetricComparison:

@@ -10,8 +10,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from msdscore.errors import InputError
+from msdscore.errors import InputError, one_line
 from msdscore.forms.registry import facts_of, heading
 from msdscore.intervals import Floats, Interval
 from msdscore_lab.benchmarks.base import Battle, Item, Kind, Pair, Rated, image_key, image_names
@@ -200,6 +201,8 @@ def from_plain(kind: Any, value: Any) -> Any:
         return tuple(from_plain(get_args(kind)[0], item) for item in value)
     if is_dataclass(kind):
         return kind(**{name: from_plain(hint, value[name]) for name, hint in get_type_hints(kind).items()})  # type: ignore[operator]
+    if kind in (str, int) and type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
     return math.nan if value is None and kind is float else value
 
 
@@ -235,15 +238,43 @@ def item_table(items: Sequence[Item]) -> pa.Table:
 
 
 def items_of(table: pa.Table, kind: Kind) -> tuple[Item, ...]:
-    """Return the items of a table, without references."""
+    """Return the items of a table, without references; damaged ones raise `InputError`."""
     item_type, caption_names = _KINDS[kind]
     items = []
     for row in table.to_pylist():
-        judgements = json.loads(row["judged"])
-        judgements |= {name: tuple(value) for name, value in judgements.items() if isinstance(value, list)}
-        captions = dict(zip(caption_names, row["captions"], strict=True))
-        items.append(item_type(id=row["id"], image=Path(row["image"]), subset=row["subset"], **captions, **judgements))
+        try:
+            judgements = json.loads(row["judged"])
+            judgements |= {name: tuple(value) for name, value in judgements.items() if isinstance(value, list)}
+            captions = dict(zip(caption_names, row["captions"], strict=True))
+            about = {"id": row["id"], "image": Path(row["image"]), "subset": row["subset"]}
+            items.append(item_type(**about, **captions, **judgements))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"item {row['id']!r} of the scores is damaged ({one_line(error)}); score it again"
+            ) from error
     return tuple(items)
+
+
+def read_scores(path: Path, labels: Iterable[str]) -> pa.Table:
+    """Read the scores of a result, with those of the metrics with these labels.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected the scores next to their result")
+    try:
+        table = pq.read_table(path)
+        missing = [name for name in (*item_table(()).column_names, *labels) if name not in table.column_names]
+        if missing:
+            raise ValueError(f"it has no column {missing[0]}")
+        for label in labels:
+            if table.schema.field(label).type != _NUMBERS:
+                raise ValueError(f"column {label} has no lists of numbers")
+            score_matrix(table, label)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: is damaged ({one_line(error)}); run the same `msdscore bench` again") from error
+    return table
 
 
 def score_columns(metrics: Sequence[Metric], cases: Cases) -> dict[str, pa.Array]:

@@ -78,12 +78,14 @@ def find_reusable(path: Path, base: Mapping[str, Any], signatures: Mapping[str, 
     all_rows = tuple(range(len(sources)))
     if not path.exists():
         return Reusable({}, ((all_rows, tuple(signatures)),), {})
-    table = pq.read_table(path)
     try:
+        table = pq.read_table(path)
         metadata: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
-    except (TypeError, KeyError, ValueError) as error:
+    except (OSError, TypeError, KeyError, ValueError) as error:
         raise RunError(f"{path}: is damaged; {REMEDY}") from error
     check_manifest(path, metadata["base"], base)
+    if len(table) != len(sources) or not {"error", "stranger", "stamp"} <= set(table.column_names):
+        raise RunError(f"{path}: has other rows or columns than the run wrote; {REMEDY}")
     for label, signature in signatures.items():
         if metadata["metrics"].get(label, signature) != signature:
             raise RunError(f"{path}: {label} was scored as {metadata['metrics'][label]}, now {signature}; {REMEDY}")

@@ -19,6 +19,7 @@ _EXTRA = "judge"
 _TEMPORARY_STATUS = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 _REJECTED_STATUS = frozenset((400, 413, 415, 422))  # the request was rejected: content filter, or image too large
 _MAX_WAIT, _TIMEOUT = 60.0, 120.0  # seconds
+_MAX_COUNT = 10**9  # tokens of one answer
 
 
 class RefusedQuestionError(RunError):
@@ -67,9 +68,7 @@ class Endpoint:
         if stopped.is_set():
             raise RunError("stopped")
         httpx: Any = require("httpx", extra=_EXTRA, of="msdscore-lab")
-        headers = {"User-Agent": f"msdscore/{__version__}"}
-        if key := os.environ.get(self.key_env):
-            headers["Authorization"] = f"Bearer {key}"
+        headers = {"User-Agent": f"msdscore/{__version__}", **self._authorization()}
         address = f"{self.url.rstrip('/')}/chat/completions"
         try:
             reply = httpx.post(address, json=payload, headers=headers, timeout=_TIMEOUT)
@@ -78,10 +77,10 @@ class Endpoint:
         if reply.is_success:
             try:
                 content = reply.json()
-                text, usage = content["choices"][0]["message"]["content"] or "", content.get("usage") or {}
+                text, usage = content["choices"][0]["message"]["content"] or "", content.get("usage")
                 # JSON can encode an unpaired surrogate, which cannot be written to a file.
-                clean = str(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-                return Answer(clean, int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0)))
+                clean = _joined(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+                return Answer(clean, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
             except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
                 raise _TemporaryError(f"no chat completion in the reply ({type(error).__name__})") from error
         message = " ".join(reply.text[:2000].split())[:200]
@@ -90,6 +89,12 @@ class Endpoint:
         hint = f"; set {self.key_env}" if reply.status_code in (401, 403) else ""
         kind = RefusedQuestionError if reply.status_code in _REJECTED_STATUS else RunError
         raise kind(f"{self.url} answered {reply.status_code}: {message}{hint}")
+
+    def _authorization(self) -> dict[str, str]:
+        key = os.environ.get(self.key_env, "").strip()
+        if not (key.isascii() and key.isprintable()):  # the error of a library would contain the key
+            raise ConfigError(f"{self.key_env} has characters that a key cannot have, such as line ends; set it again")
+        return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 class _TemporaryError(Exception):
@@ -120,7 +125,19 @@ def _payload(model: str, image: Image, system: str, question: str, sampling: Sam
     }
 
 
+def _joined(content: Any) -> str:
+    """Return the text of a message, which some servers send in parts."""
+    parts = [part["text"] for part in content] if isinstance(content, list) else [content]
+    return "".join(parts)
+
+
+def _count(usage: Any, name: str) -> int:
+    """Return a number of tokens; 0 if the server reports none that is plausible."""
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and 0 <= count < _MAX_COUNT else 0
+
+
 def _wait(state: Any) -> float:
     """Return the seconds to wait: as requested by the server, else exponential backoff."""
     wait = getattr(state.outcome.exception(), "wait", "")
-    return min(float(wait) if wait.isdigit() else 2.0 ** (state.attempt_number - 1), _MAX_WAIT)
+    return min(float(wait) if wait.isdecimal() else 2.0 ** (state.attempt_number - 1), _MAX_WAIT)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL.Image import Image
 
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import pixel_key, text_key
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
@@ -45,7 +45,7 @@ SETUPS: Mapping[str, Mapping[str, float]] = {
     "caparena": {"temperature": 0.5, "top_p": 0.9, "orders": 1},
 }
 OPENAI = "https://api.openai.com/v1"
-_VERDICT = re.compile(r"(?:verdict|judge?ment)\W*(?:caption\W*)?(1|2|tie)\b", re.IGNORECASE)
+_VERDICT = re.compile(r"(?:verdict|judge?ment)\W*(?:caption\W*)?(1|2|tie)\b(?![.,]\d)", re.IGNORECASE)
 _PLAIN = re.compile(r"caption\W*([12])\W+is\s+better|^\W*(tie)\W*$", re.IGNORECASE | re.MULTILINE)  # CapArena's format
 _CREDIT = {"1": 1.0, "2": 0.0, "tie": 0.5}
 _MAX_ATTEMPTS = 3
@@ -174,11 +174,19 @@ class Judge:
                 answer = Answer(str(stored["text"]), int(stored["tokens_in"]), int(stored["tokens_out"]))
             except (OSError, ValueError, KeyError, TypeError):  # no stored answer
                 answer = self.ask(image, question, text_key(key))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(path, json.dumps(asdict(answer), ensure_ascii=False).encode() + b"\n", folder=path.parent)
+                self._store(path, answer)
             yield answer
             if read_verdict(answer.text) is not None:
                 return
+
+    def _store(self, path: Path, answer: Answer) -> None:
+        content = json.dumps(asdict(answer), ensure_ascii=False).encode() + b"\n"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, content, folder=path.parent)
+        except OSError as error:
+            reason = error.strerror or error
+            raise RunError(f"{self.folder}: cannot store answers here ({reason}); pass cache=FOLDER") from error
 
 
 def read_verdict(text: str) -> str | None:
