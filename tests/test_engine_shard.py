@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -644,6 +645,64 @@ def test_files_of_a_store_are_removed_and_written_with_their_folders():
     stores.remove(name)
     assert not stores.exists(name)
     stores.remove(name)  # a missing file is no error
+
+
+@contextmanager
+def web_server(answer):
+    """Yield the address of a server; `answer` returns the status and content of a path."""
+    pytest.importorskip("aiohttp")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, content = answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(404, "no such file"), (403, "Forbidden"), (500, "Internal Server Error"), (503, "503")]
+)
+def test_an_error_of_a_web_server_is_not_a_missing_file(tmp_path, status, message):
+    with web_server(lambda path: (status, b"")) as address:
+        for read in (lambda name: stores.mark(name), lambda name: stores.fetched(name).__enter__()):
+            with pytest.raises(InputError, match=message):
+                read(f"{address}/a.tar")
+    with pytest.raises(InputError, match=r"cannot be read \(Cannot connect"):
+        stores.mark("http://127.0.0.1:9/a.tar")
+
+
+def test_metadata_of_a_failing_web_server_is_not_left_out(tmp_path):
+    statuses = {"/a.parquet": 503, "/b.parquet": 404, "/c.parquet": 403, "/d.parquet": 200}
+    with web_server(lambda path: (statuses[path], b"content")) as address:
+        with pytest.raises(InputError, match=r"a\.parquet: cannot be read \(503"):
+            stores.metadata_table(f"{address}/a.tar")
+        assert stores.metadata_table(f"{address}/b.tar") is stores.metadata_table(f"{address}/c.tar") is None
+        assert stores.metadata_table(f"{address}/d.tar") == f"{address}/d.parquet"
+
+
+def test_a_store_that_cannot_be_written_is_a_run_error(tmp_path):
+    with (
+        web_server(lambda path: (405, b"")) as address,
+        pytest.raises(RunError, match="cannot be written"),
+        stores.writing(f"{address}/out/a.parquet") as file,
+    ):
+        file.write(b"content")
 
 
 def test_a_web_server_that_sends_nothing_more_is_given_up(tmp_path, monkeypatch):

@@ -49,6 +49,12 @@ def test_images_in_different_folders_are_different(tmp_path):
         images.find("y/2.jpg")
 
 
+def test_an_image_without_a_name_is_not_found(tmp_path):
+    images = stored(tmp_path / "p.parquet", [(None, b"A"), ("2.jpg", b"2")])
+    assert images.find("None") is None
+    assert images.find("2.jpg").read() == b"2"
+
+
 def test_a_repeated_name_is_an_error_unless_the_images_are_equal(tmp_path):
     images = stored(tmp_path / "p.parquet", [("1.jpg", b"A"), ("1.jpg", b"A"), ("2.jpg", b"A"), ("2.jpg", b"B")])
     assert images.find("1.jpg").read() == b"A"

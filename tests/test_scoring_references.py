@@ -380,6 +380,10 @@ def test_invalid_reference_file_is_rejected(tmp_path):
     (tmp_path / "odd.jsonl").write_text('{"photo": "red.png", "words": ["a"]}')
     with pytest.raises(InputError, match="item 1: expected an image or id, and references, captions or caption"):
         ReferenceFile(tmp_path / "odd.jsonl")
+    for content in ("{}", '{"red.png": []}', '{"red.png": [null]}', "[]"):
+        (tmp_path / "empty.json").write_text(content)
+        with pytest.raises(InputError, match="no references in this file"):
+            ReferenceFile(tmp_path / "empty.json")
 
 
 def test_explanation_lists_words_in_references(mini):

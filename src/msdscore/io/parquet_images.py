@@ -63,6 +63,8 @@ class StoredImages:
         self._images: dict[str, list[StoredImage]] = {}
         for file in files:
             for row, value in enumerate(read_columns(file, (key,))[key]):
+                if value is None:
+                    continue
                 name = self._names.add(str(value))
                 self._images.setdefault(name, []).append(StoredImage(PurePosixPath(name).name, file, row))
 

@@ -30,6 +30,7 @@ from msdscore.io.atomic import TEMPORARY, replacing
 
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
+_WEB = ("http://", "https://")
 _BLOCK = 1 << 16
 _BLOCKS = 4  # of a file, hashed for its mark
 # Object stores write objects atomically; elsewhere a rename is needed.
@@ -83,7 +84,7 @@ def _http_options(name: str) -> dict[str, Any]:
 
     By default it raises after five minutes, also in the middle of a large shard.
     """
-    if not name.lower().startswith(("http://", "https://")) or find_spec("aiohttp") is None:
+    if not name.lower().startswith(_WEB) or find_spec("aiohttp") is None:
         return {}
     aiohttp: Any = import_module("aiohttp")
     return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=STALLED)}}
@@ -124,7 +125,13 @@ def exists(name: str) -> bool:
         if not is_address(name):
             return Path(name).is_file()
         fs, path = open_store(name)
-        return bool(fs.isfile(path))
+        try:
+            return bool(fs.info(path)["type"] == "file")
+        except FileNotFoundError as error:
+            # Some stores answer 403 for a missing file.
+            if (failure := _web_failure(name, error)) is not None and getattr(failure, "status", 0) != 403:
+                raise
+            return False
 
 
 def matching(pattern: str) -> list[str]:
@@ -227,8 +234,8 @@ def writing(name: str) -> Iterator[Any]:
             temporary = f"{parent}/.{uuid4().hex}{TEMPORARY}"
             fs.put_file(str(path), temporary)
             fs.mv(temporary, target)
-        except OSError as error:
-            raise RunError(f"{shortened(name)}: cannot be written ({error}); choose another -o") from error
+        except Exception as error:  # stores raise the errors of their libraries
+            raise RunError(f"{shortened(name)}: cannot be written ({one_line(error)}); choose another -o") from error
 
 
 def remove(name: str) -> None:
@@ -248,9 +255,17 @@ def _as_input_error(name: str) -> Iterator[None]:
     except MSDScoreError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{shortened(name)}: no such file") from error
+        failure = _web_failure(name, error)
+        reason = "no such file" if failure is None else f"cannot be read ({one_line(failure)})"
+        raise InputError(f"{shortened(name)}: {reason}") from error
     except Exception as error:  # stores raise the errors of their libraries
         raise InputError(f"{shortened(name)}: cannot be read ({one_line(error)})") from error
+
+
+def _web_failure(name: str, error: FileNotFoundError) -> BaseException | None:
+    """Return why a file of a web server was not found, if it may exist: fsspec raises one error for all failures."""
+    is_web = name.lower().startswith(_WEB)
+    return error.__cause__ if is_web and getattr(error.__cause__, "status", 0) not in (404, 410) else None
 
 
 def expand(pattern: str) -> list[str]:

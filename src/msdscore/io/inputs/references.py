@@ -42,6 +42,8 @@ class ReferenceFile:
                     raise InputError(f"{path}: item {number}: {record.error or f'expected {wanted}'}")
                 texts = [text for text in read_references(record.values[name]) or () if isinstance(text, str)]
                 self._add(image, key, texts)
+        if not any(self._by_name.values()) and not any(self._by_id.values()):
+            raise InputError(f"{path}: no references in this file")
 
     def _add(self, image: str | None, key: str | None, texts: list[str]) -> None:
         if image is not None:
