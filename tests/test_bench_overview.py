@@ -57,6 +57,8 @@ def test_significant_differences_from_the_baseline_are_marked(files):
     assert "| constant | 0.0† |" in text
     assert "| MSD | **100.0** |" in text  # no difference, no mark
     assert "† differs from cosine (p < 0.05, Holm over the metrics of a benchmark)" in text
+    with pytest.raises(InputError, match="no result has the metric 'cosin'"):
+        call("table", *files, "--overview", "--against", "cosin")
     with pytest.raises(ConfigError, match="--against and --quoted need --overview"):
         call("table", *files, "--quoted")
 

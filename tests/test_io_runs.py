@@ -328,8 +328,9 @@ def test_foreign_files_among_the_parts_are_preserved(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         run.write(0, part(0))
         (tmp_path / "out.csv.parts" / "notes.txt").write_text("precious")
+        (tmp_path / "out.csv.parts" / "part-000009.parquet").mkdir()
         run.finish()
-    assert names(tmp_path / "out.csv.parts") == ["notes.txt"]
+    assert names(tmp_path / "out.csv.parts") == ["notes.txt", "part-000009.parquet"]
 
 
 def test_link_instead_of_the_folder_of_parts_is_rejected(tmp_path):

@@ -738,6 +738,22 @@ def test_score_file_names_may_contain_pattern_characters(tmp_path):
         assert msdscore("select", tmp_path / name, "-o", tmp_path / f"{name}.txt", "--keep", "1").returncode == 0
 
 
+@pytest.mark.parametrize("name", ["s[1]", "s{1,2}", "s*", "scores.parquet"])
+def test_folder_of_scores_may_have_any_name(tmp_path, name):
+    (tmp_path / name).mkdir()
+    shard(tmp_path / name, 0)
+    answer = msdscore("select", tmp_path / name, "-o", tmp_path / "keys.txt", "--keep", "1")
+    assert (answer.returncode, len(keys_of(tmp_path / "keys.txt"))) == (0, 1), answer.stderr
+
+
+def test_a_folder_without_scores_is_reported_next_to_others(shards, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folders in ([shards[0], tmp_path / "empty"], [tmp_path / "empty", shards[0]]):
+        answer = msdscore("select", *folders, "-o", tmp_path / "keys.txt", "--keep", "1")
+        assert answer.returncode == 2
+        assert "empty: expected score shards in this folder, found none" in answer.stderr
+
+
 def test_uncertainty_is_ranked_highest_first(tmp_path):
     pq.write_table(pa.table({"key": ["a", "b"], "uncertainty": [0.1, 0.9]}), tmp_path / "a.parquet")
     select([str(tmp_path / "a.parquet")], Rule(by="uncertainty", keep=Quota.parse("1")), str(tmp_path / "keys.txt"))

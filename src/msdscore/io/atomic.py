@@ -95,7 +95,7 @@ def take_lock(path: Path) -> BaseFileLock:
 def remove_owned(folder: Path, lock: BaseFileLock, names: re.Pattern[str]) -> None:
     """Remove the matching files of a locked folder, then the folder unless other files remain in it."""
     for path in folder.iterdir():
-        if names.fullmatch(path.name):
+        if names.fullmatch(path.name) and not path.is_dir():
             path.unlink()
     # The marker is removed before the lock, so that another process never sees an unlocked folder without a marker.
     (folder / MARK).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from glob import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -80,12 +81,14 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
     """
     files: dict[str, ScoreFile] = {}
     for name in names:
+        has_scores = False
         for path, shards_alone in _expanded(name):
             whole = path if stores.is_address(path) else str(Path(path).resolve())
             if whole not in files:  # a repeated file counts once
                 file = _opened(path, folder / str(len(files)))
                 files |= {whole: file} if file.facts is not None or not shards_alone else {}
-        if not files:
+            has_scores |= whole in files
+        if not has_scores:
             raise InputError(f"{shortened(name)}: expected score shards in this folder, found none; run msdscore score")
     signatures = list(dict.fromkeys(file.signature for file in files.values() if file.signature))
     if len(signatures) > 1:
@@ -98,17 +101,18 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
 
 def _expanded(name: str) -> Iterator[tuple[str, bool]]:
     """Yield the files of a name or pattern, and whether to skip files other than score shards, as in a folder."""
+    is_folder = not stores.is_address(name) and Path(name).is_dir()
     if not stores.is_address(name) and Path(name).is_file():  # whatever characters are in its name
         yield name, False
-    elif "{" in name:
+    elif "{" in name and not is_folder:
         for path in stores.expand(name):
             yield from _expanded(path)
-    elif "*" in name:
+    elif "*" in name and not is_folder:
         yield from ((path, False) for path in stores.matching(name))
-    elif _is_parquet(name) or not (stores.is_address(name) or Path(name).is_dir()):
+    elif not is_folder and (_is_parquet(name) or not stores.is_address(name)):
         yield name, False
     else:
-        for path in stores.matching(stores.join(name, "*.parquet")):
+        for path in stores.matching(stores.join(escape(name) if is_folder else name, "*.parquet")):
             if not stores.base_name(path).startswith("."):
                 yield path, True
 

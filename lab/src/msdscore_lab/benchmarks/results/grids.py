@@ -334,6 +334,8 @@ def _differing(opened: Sequence[StoredResult], against: str, how: Resampling) ->
             comparisons = compare_all(result, folder, against, how=how)
             labels = [label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL]
             differing[result.benchmark] = {result.metric(label).title for label in labels}
+    if against and not differing:
+        raise InputError(f"no result has the metric {against!r}, which others are to be compared with")
     return differing
 
 
