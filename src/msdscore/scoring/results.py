@@ -443,7 +443,7 @@ class Scores:
 
     def to_arrow(self) -> "pyarrow.Table":
         """An Arrow table whose schema carries the signature."""
-        pyarrow = require("pyarrow", extra="all")
+        pyarrow = require("pyarrow", extra="files")
         failed = np.array([error is not None for error in self.errors], dtype=bool)
         names = [name for name in COLUMNS if name in self.columns or COLUMNS[name].kind in ("text", "list")]
         columns = {name: pyarrow.array(self.columns[name], mask=failed) for name in names if name in self.columns}
