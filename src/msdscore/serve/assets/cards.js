@@ -251,7 +251,8 @@ export function meaning(word, look) {
   if (!look.judged) return !reason || reason.includes("not judged") ? reason || "not judged" : `not judged: ${reason}`;
   if (word.p_value != null) {
     const share = Math.round(100 * word.p_value);
-    if (word.finding) return `${word.finding}: ${share < 1 ? "under 1" : share} % of true words have this little evidence`;
+    if (word.finding)
+      return `${word.finding}: ${share < 1 ? "under 1" : share} % of true words have this little evidence`;
     const verdict = word.p_value < 0.5 ? "neither supported nor wrong" : "supported";
     return `${verdict}: more evidence than ${share} % of true words`;
   }

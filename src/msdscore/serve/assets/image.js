@@ -165,7 +165,8 @@ function Legend() {
   if (word) {
     const { result } = caption;
     const [own, look] = [result.words[word.number], result.look.words[word.number]];
-    const region = spotlightOf(caption)?.title ?? (look.judged ? `“${own.text}” has no reliable region` : `“${own.text}”`);
+    const region =
+      spotlightOf(caption)?.title ?? (look.judged ? `“${own.text}” has no reliable region` : `“${own.text}”`);
     return html`<p id="legend">
       <b>${region}</b> <span id="meant">${meaning(own, look)}</span>
       ${state.pinned && html`<button type="button" class="small" onClick=${unpin}>show the image</button>`}

@@ -146,7 +146,8 @@ export function sortCards() {
   if (state.typing || pressed) return;
   const value = (caption) => shownValue(caption) ?? -Infinity;
   const isHeld = ({ result }) => withheldBy(result.warnings).length > 0;
-  const better = (a, b) => isHeld(a) - isHeld(b) || value(b) - value(a) || b.result.score.msd - a.result.score.msd || a.id - b.id;
+  const better = (a, b) =>
+    isHeld(a) - isHeld(b) || value(b) - value(a) || b.result.score.msd - a.result.score.msd || a.id - b.id;
   const scored = state.captions.filter((caption) => caption.result).sort(better);
   const order = inOrder().map((caption) => (caption.result ? scored.shift() : caption).id);
   if (order.join() === state.order.join()) return;
