@@ -121,6 +121,15 @@ def test_the_page_contains_every_row_and_explains_the_worst(scored, scorer, tmp_
     assert "style=" in data["galleries"][0]["cards"][0]["words"]
 
 
+def test_words_in_doubt_have_no_map(tmp_path):
+    rows, judging = write_rows(tmp_path), Scorer()
+    with open_rows(rows) as source:
+        score_rows(judging.pipeline, source, tmp_path / "out.jsonl")
+    build(tmp_path / "out.jsonl", tmp_path / "r.html", ReportOptions(images=tmp_path, show=2), scorer=judging)
+    galleries = data_of(tmp_path / "r.html")["galleries"]
+    assert [{len(card["images"]) for card in gallery["cards"]} for gallery in galleries] == [{1}, {1}, {2}]
+
+
 def test_rows_are_explained_by_the_default_scorer_of_their_signature(scored, scorer, tmp_path):
     signatures = []
 

@@ -96,16 +96,17 @@ def build(
     return ReportSummary(len(results), sum(map(bool, results.errors)), len(items), unseen)
 
 
-def choose(results: Results, count: int) -> list[tuple[str, str, Role, list[int]]]:
-    """Return the galleries for the form that the file was scored with: title, note, map and rows of each."""
+def choose(results: Results, count: int) -> list[tuple[str, str, Role | None, list[int]]]:
+    """Return the galleries for the form that the file was scored with: title, note, map (if any) and rows of each."""
     if results.parts == EVIDENCE:
         by = "match" if "match" in results.numbers else "msd"
         # A file of an earlier version has no `invented`.
         order, doubtful = ("highest", "invented") if "invented" in results.numbers else ("lowest", "precision")
         least = "lowest information, one caption per image, with words that are probably missing"
         return [
-            ("Worst captions", f"lowest {by}", "penalty", worst(results, by, count)),
-            ("Most doubtful words", f"{order} {doubtful}", "penalty", worst(results, doubtful, count)),
+            # Without a map: a word in doubt has no reliable region.
+            ("Worst captions", f"lowest {by}", None, worst(results, by, count)),
+            ("Most doubtful words", f"{order} {doubtful}", None, worst(results, doubtful, count)),
             ("Told least about", least, "support", worst(results, "information", count, per_image=True)),
         ]
     note = "purple: regions that the caption omits, with a cutout of the strongest one"
@@ -183,7 +184,7 @@ def _explained(scorer: "Scorer", rows: Mapping[int, Row]) -> dict[int, Explanati
 
 
 def _card(
-    results: Results, number: int, row: Row | None, role: Role, explained: Explanation | RowError | None
+    results: Results, number: int, row: Row | None, role: Role | None, explained: Explanation | RowError | None
 ) -> dict[str, Any]:
     """Return the card of one row; content that cannot be shown is omitted with a note, never the row.
 
@@ -192,10 +193,12 @@ def _card(
     words, images, note = str(escape(results.captions[number])), list[Image](), ""
     if isinstance(explained, Explanation):
         small = thumbnail(explained.image, THUMB_PIXELS)
-        tinted = overlay(small, explained.patches, maps_of([explained], [role])[0][role])
-        # For omissions the map and the part of the image that the caption forgot most, else the image and its map.
-        forgets = role == "omission"
-        images = [tinted, thumbnail(_forgotten(explained), THUMB_PIXELS)] if forgets else [small, tinted]
+        images = [small]
+        if role is not None:
+            tinted = overlay(small, explained.patches, maps_of([explained], [role])[0][role])
+            # For omissions the map and the part of the image that the caption forgot most, else the image and its map.
+            forgets = role == "omission"
+            images = [tinted, thumbnail(_forgotten(explained), THUMB_PIXELS)] if forgets else [small, tinted]
         words = str(words_html(explained))
     elif isinstance(explained, RowError):
         note = str(explained)
