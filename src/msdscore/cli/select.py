@@ -21,7 +21,7 @@ RULE = "Rule"
 class RuleOptions:
     """Selection rule."""
 
-    keep: str | None = option(RULE, None, help="Fraction (0.3, 30%) or number (1000) of best rows to keep.")
+    keep: str | None = option(RULE, None, help="Share (0.3, 100%) or number (1000) of best rows to keep.")
     by: str = option(RULE, "msd", help="Column to rank rows by.")
     minimum: list[str] = option(RULE, [], "--min", help="Lower bound, e.g. match=0.5. Repeatable.")
     maximum: list[str] = option(RULE, [], "--max", help="Upper bound, e.g. support=2. Repeatable.")

@@ -42,16 +42,17 @@ class Quota:
 
     @classmethod
     def parse(cls, text: str) -> "Quota":
-        """Parse a share such as 0.3 or 30%, or a number of rows."""
+        """Parse a share such as 0.3 or 30%, or a number of rows; 1.0 is rejected, as it may mean either."""
         plain = text.strip()
         try:
             if plain.isdigit() and int(plain) > 0:
                 return cls(count=int(plain))
             share = Fraction(plain.removesuffix("%")) / (100 if plain.endswith("%") else 1)
+            share = Fraction(0) if share == 1 and not plain.endswith("%") else share
         except (ValueError, ZeroDivisionError):
             share = Fraction(0)
         if not 0 < share <= 1 or share.denominator > 10**9:
-            raise ConfigError(f"expected a share such as 0.3 or 30%, or a number of rows such as 1000, got {text!r}")
+            raise ConfigError(f"expected a share such as 0.3 or 100%, or a number of rows such as 1000, got {text!r}")
         return cls(share=share)
 
     def of(self, rows: int) -> int:
