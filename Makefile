@@ -97,6 +97,7 @@ check: setup
 	$(BIN)/oxfmt --check $(ASSETS)
 	$(BIN)/oxlint $(ASSETS)
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports
 
 format: setup

@@ -45,7 +45,8 @@ def test_float32_agrees_with_float64():
     images, texts = ragged([49] * 6, 256, seed=1), ragged([12, 7, 30, 3, 12, 19], 256, seed=2)
     exact = both(images, texts, torch.arange(6))
     narrow = [take(side, slice(None)) for side in (images, texts)]
-    single = both(*[point_set(s.points.float(), s.mask, s.keys) for s in narrow], torch.arange(6))
+    first, second = (point_set(s.points.float(), s.mask, s.keys) for s in narrow)
+    single = both(first, second, torch.arange(6))
     assert torch.allclose(single.coverage.double(), exact.coverage, atol=1e-4)
     assert torch.allclose(single.support.double(), exact.support, atol=1e-4)
 
@@ -198,7 +199,7 @@ def test_cuda_is_close_to_the_cpu():
         ragged([12] * 8, 256, seed=1, dtype=torch.float32),
     )
     owner = torch.arange(8)
-    there = [point_set(s.points.cuda(), s.mask.cuda(), s.keys.cuda()) for s in (images, texts)]
-    cpu, cuda = both(images, texts, owner), both(*there, owner.cuda())
+    first, second = (point_set(s.points.cuda(), s.mask.cuda(), s.keys.cuda()) for s in (images, texts))
+    cpu, cuda = both(images, texts, owner), both(first, second, owner.cuda())
     assert torch.allclose(cuda.coverage.cpu(), cpu.coverage, atol=1e-4)
     assert torch.allclose(cuda.support.cpu(), cpu.support, atol=1e-4)

@@ -16,7 +16,7 @@ RED = Image.new("RGB", (64, 64), "red")
 TASKS = Path(captions.__file__).parent / "tasks"
 
 
-class Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):  # type: ignore[name-defined]  # it may be missing
     """Load tasks as lmms-eval does: `!function` is a Python module and a name in it."""
 
 

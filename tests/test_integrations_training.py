@@ -134,7 +134,7 @@ def test_lightning_callback(sample, tmp_path):
 
     modes = []
 
-    class Module(lightning.LightningModule):
+    class Module(lightning.LightningModule):  # type: ignore[name-defined]  # it may be missing
         def __init__(self):
             super().__init__()
             self.layer = torch.nn.Linear(1, 1)

@@ -109,7 +109,7 @@ def test_clustered_mcnemar_equals_mcnemar_for_single_pairs_and_controls_its_leve
     for _ in range(300):
         better = rng.random((40, 2)).repeat(8, axis=0) + rng.normal(0, 0.05, (320, 2)) > 0.5  # images decide
         rejected["plain"] += mcnemar(*better.T).p_value < 0.05
-        rejected["clustered"] += mcnemar(*better.T, clusters).p_value < 0.05
+        rejected["clustered"] += mcnemar(better[:, 0], better[:, 1], clusters).p_value < 0.05
     assert rejected["plain"] > 75
     assert rejected["clustered"] < 30
     assert mcnemar(first, first, np.arange(80)).p_value == 1.0
