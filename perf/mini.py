@@ -1,52 +1,63 @@
-"""Speed of `mini` on a CPU: images per second, captions relative to images, and fused convolution and ReLU6.
+"""Speed of `mini` on a CPU: ONNX Runtime and torch side by side, images, captions and captions relative to images.
 
-CPU time over all threads, which depends little on other load.
+CPU time over all threads, which depends little on other load; the runtimes take turns, so that it slows both.
 
-python perf/mini.py                          needs msdscore[mini]; images are decoded before
+python perf/mini.py [--threads 1]            needs msdscore[torch]; images are decoded before
 """
 
+import argparse
 import time
 
 import numpy as np
-import torch
 from PIL import Image
 
-from msdscore.encoders.base import prepare_and_encode
-from msdscore.encoders.mini import lite2
+from msdscore import threads
 from msdscore.encoders.registry import load_encoder
 
-COUNT = 16
+COUNT, ROUNDS = 16, 4
 
 
-def seconds(work, repeats=3):
-    """Return the best of several runs, after a warm-up."""
+def seconds(work):
+    """CPU seconds of one call."""
+    start = time.process_time()
     work()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
+    return time.process_time() - start
 
 
 def main():
-    encoder = load_encoder("mini", device="cpu")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    threads.use(parser.parse_args().threads)
+    encoders = {name: load_encoder("mini", device="cpu", runtime=name) for name in ("onnx", "torch")}
+    threads.use(threads.count())  # torch has been imported
     noise = np.random.RandomState(0)
     images = [Image.fromarray(noise.randint(0, 255, (240, 320, 3), dtype=np.uint8)) for _ in range(COUNT)]
     captions = [f"a dog number {number} runs on the wet sand of a beach" for number in range(COUNT)]
     # 5 to 17 words, as in human captions; padding is not computed.
     mixed = [" ".join(["a dog runs on sand"] + ["wet"] * (number * 12 // 9)) for number in range(10)]
-    one_pass = seconds(lambda: prepare_and_encode(encoder, images))
-    lite2._fused = lambda: None
-    two_passes = seconds(lambda: prepare_and_encode(encoder, images))
-    caption_time = seconds(lambda: encoder.encode_texts(captions))
-    mixed_time = seconds(lambda: encoder.encode_texts(mixed))
-    speed, per_caption = COUNT / one_pass, 1e3 * caption_time / COUNT
-    image = 1e3 * one_pass / COUNT
-    print(f"{torch.get_num_threads()} threads: {image:.1f} ms per image, {per_caption:.1f} ms per caption of CPU time")
-    print(f"ten captions cost {10 * per_caption / image:.2f} times an image; {speed:.1f} images per second and core")
-    print(f"ten captions of 5 to 17 words cost {1e3 * mixed_time / image:.2f} times an image")
-    print(f"fused convolution and ReLU6: {two_passes / one_pass:.2f} times faster")
+    times = {name: [] for name in encoders}
+    for _ in range(ROUNDS + 1):
+        for name, encoder in encoders.items():
+            ready = [encoder.prepare(image) for image in images]
+            works = (
+                lambda encoder=encoder, ready=ready: [encoder.encode_images([image]) for image in ready],
+                lambda encoder=encoder, ready=ready: encoder.encode_images(ready),
+                lambda encoder=encoder: [encoder.encode_texts([caption]) for caption in captions],
+                lambda encoder=encoder: encoder.encode_texts(captions),
+                lambda encoder=encoder: encoder.encode_texts(mixed),
+            )
+            times[name].append([seconds(work) for work in works])
+    rows = ("image, alone", f"image, of {COUNT}", "caption, alone", f"caption, of {COUNT}", "caption of 5 to 17 words")
+    sizes = (COUNT, COUNT, COUNT, COUNT, len(mixed))
+    best = {
+        name: [1e3 * min(column) / size for column, size in zip(zip(*rounds[1:], strict=True), sizes, strict=True)]
+        for name, rounds in times.items()
+    }
+    print(f"{threads.count()} threads, milliseconds of CPU time{'':8}ONNX Runtime   torch   ratio")
+    for row, onnx, torch in zip(rows, best["onnx"], best["torch"], strict=True):
+        print(f"{row:<44}{onnx:>12.1f}{torch:>8.1f}{torch / onnx:>8.2f}")
+    ratio = len(mixed) * best["onnx"][4] / best["onnx"][1]
+    print(f"ten captions of 5 to 17 words take {ratio:.2f} times an image, on ONNX Runtime")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def run(python, code):
     """Return the wall time, CPU time, peak memory in MB and output of a new process."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     watch = f"{code}\nimport resource as r, sys; print(r.getrusage(r.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)"
-    done = subprocess.run([python, "-c", watch], capture_output=True, text=True, check=True)
+    # Bytecode is written by the first run, as in an installation.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([python, "-c", watch], capture_output=True, text=True, check=True, env=env)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return wall, cpu, int(done.stderr.split()[-1]), done.stdout

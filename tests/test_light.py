@@ -18,6 +18,7 @@ from msdscore.errors import MissingExtraError
 pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
 CAT = sample_image("cat")
 HEAVY = ("torch", "duckdb", "transformers", "tokenizers", "jaxtyping", "scipy", "pandas", "matplotlib")
+SLOW = ("numpy.ma", "PIL.PdfParser", "importlib.metadata", "filelock", "typer", "rich")  # a score needs none of them
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,15 @@ def test_no_heavy_library_is_imported():
         "import sys; from msdscore import Scorer, sample_image; s = Scorer(device='cpu'); c = sample_image('cat');"
         "s.rank(c, ['a cat', 'a dog']); s.explain(c, 'a cat'); s.score_batch([c], ['a cat']);"
         f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_first_score_imports_only_what_it_needs():
+    code = (
+        "import sys; from msdscore import Scorer, sample_image; Scorer(device='cpu').score(sample_image('cat'), 'a cat');"
+        f"print([name for name in {SLOW} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"

@@ -5,14 +5,16 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, unknown_name
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _IMPORT = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
@@ -68,6 +70,8 @@ class Registry(Generic[Row]):
 
     def rows(self) -> dict[str, Row]:
         """Return all rows by name; plugins that fail to load, or whose name is taken, are skipped with a warning."""
+        from importlib.metadata import entry_points  # imports the library for e-mail; built-in rows do not need it
+
         known = self.own()
         for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
             try:
@@ -109,7 +113,7 @@ class Registry(Generic[Row]):
             raise ConfigError(f"{name}: expected a {self._row.__name__}, got {type(target).__name__}")
         return row
 
-    def _rows_of(self, point: EntryPoint) -> list[Row]:
+    def _rows_of(self, point: "EntryPoint") -> list[Row]:
         loaded = point.load()
         if callable(loaded):
             loaded = loaded()

@@ -96,7 +96,7 @@ def widths(mask: Bool[Array, "batch points"]) -> Indices:
 
 def blocks(sizes: Indices, item_bytes: Callable[[int], int], room: int) -> Iterator[Block]:
     """Blocks of items of one size class each, which take at most `room` bytes, or one item."""
-    for width in np.unique(sizes).tolist():
+    for width in sorted(set(sizes.tolist())):  # np.unique would import numpy.ma
         items = np.flatnonzero(sizes == width)
         most = max(1, room // item_bytes(width))
         for start in range(0, len(items), most):

@@ -161,7 +161,7 @@ class WordCalibration:
         """
         levels = self.lengths or (self.kinds,) * len(LENGTHS)
         p_values, odds = np.zeros(evidence.shape), np.zeros(evidence.shape)
-        for number in np.unique(kind).tolist():
+        for number in sorted(set(kind.ravel().tolist())):
             here = kind == number
             values = evidence[here]
 

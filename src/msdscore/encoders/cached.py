@@ -19,10 +19,8 @@ from operator import add, sub
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import numpy as np
-from filelock import FileLock, Timeout
 from safetensors.numpy import load, save
 
 from msdscore.core.arrays import Array, Device, on_device, to_numpy
@@ -287,6 +285,8 @@ class VectorFiles:
             if limit is None or (total is not None and written < limit / _LOOK_AGAIN and total + written <= limit):
                 return
             self._total = self._written = 0
+            from filelock import FileLock, Timeout  # imports much that a score without a cache does not need
+
             # One process at a time: the others continue, and check again later.
             with suppress(Timeout), FileLock(self._root / _LOCK, timeout=0):
                 self._total = remove_oldest(self._root, limit)
@@ -328,7 +328,7 @@ def _files(root: Path) -> Iterator[tuple[int, int, str]]:
 
 def _replace(path: Path, content: bytes) -> None:
     """Replace a file atomically; because of the checksum there is no need for fsync."""
-    temporary = path.with_name(f".{uuid4().hex}{_TEMPORARY}")
+    temporary = path.with_name(f".{os.urandom(16).hex()}{_TEMPORARY}")
     try:
         temporary.write_bytes(content)
         os.replace(temporary, path)  # noqa: PTH105, the same call by its clearer name

@@ -6,7 +6,7 @@ import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -323,10 +323,12 @@ def _open(data: bytes, limits: ImageLimits) -> Image.Image:
     """Open an image and read its header, without decoding pixels."""
     _check_bytes(len(data), limits)
     with _no_warnings():
+        Image.preinit()  # only JPEG, PNG and a few more: importing all formats takes as long as a score
+        with suppress(UnidentifiedImageError):
+            return Image.open(BytesIO(data), formats=_known_formats())
         Image.init()
-        formats = [name for name in _FORMATS if name in Image.OPEN]
         try:
-            return Image.open(BytesIO(data), formats=formats)
+            return Image.open(BytesIO(data), formats=_known_formats())
         except UnidentifiedImageError as error:
             if data[:4] in _TIFF:
                 raise ImageError(
@@ -334,8 +336,12 @@ def _open(data: bytes, limits: ImageLimits) -> Image.Image:
                     "floats); save it with 8 bits per colour"
                 ) from error
             raise ImageError(
-                f"not an image of a supported format ({', '.join(formats)}), or truncated within its header"
+                f"not an image of a supported format ({', '.join(_known_formats())}), or truncated within its header"
             ) from error
+
+
+def _known_formats() -> list[str]:
+    return [name for name in _FORMATS if name in Image.OPEN]
 
 
 def _checked(image: Image.Image, limits: ImageLimits) -> Image.Image:

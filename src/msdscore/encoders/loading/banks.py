@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +118,16 @@ def bank_bytes(bank: Bank, *, encoder: str = "", half: bool = False) -> bytes:
 
 def bank_facts(bank: Bank) -> dict[str, str]:
     """The settings of a bank as text, in addition to its tensors: word calibration and match probabilities."""
-    facts = {name: asdict(value) for name in ("words", "match") if (value := getattr(bank, name)) is not None}
+    facts = {name: value for name in ("words", "match") if (value := getattr(bank, name)) is not None}
     if bank.vocabulary is not None:
         facts["vocabulary"] = {name: getattr(bank.vocabulary, name) for name in _VOCABULARY_FACTS}
     if bank.familiarity is not None:
         facts["familiarity"] = {"limit": bank.familiarity.limit}
-    return {name: json.dumps(value, ensure_ascii=False) for name, value in facts.items()}
+    return {name: json.dumps(value, ensure_ascii=False, default=_fields) for name, value in facts.items()}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def bank_tensors(bank: Bank) -> dict[str, npt.NDArray[Any]]:

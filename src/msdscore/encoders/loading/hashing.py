@@ -10,11 +10,13 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from hashlib import blake2b, file_digest, sha1, sha256
 from pathlib import Path
 
+from msdscore import threads
 from msdscore.errors import WeightsError
 
 WHOLE_UP_TO = 256 << 20
@@ -125,10 +127,12 @@ def verify_cached(files: Iterable[Path]) -> None:
 
 def content_mark(files: Iterable[Path]) -> str:
     """Eight hexadecimal digits for the names and all bytes of files, in any order."""
-    digest = sha256()
-    for path in sorted(files, key=lambda path: path.name):
-        digest.update(f"{path.name}:{file_sha256(path)}\n".encode())
-    return digest.hexdigest()[:8]
+    paths = sorted(files, key=lambda path: path.name)
+    with ThreadPoolExecutor(threads.count()) as pool:  # a copy of the context tells a thread about the current load
+        pending = [pool.submit(copy_context().run, file_sha256, path) for path in paths]
+    hashes = [future.result() for future in pending]
+    lines = (f"{path.name}:{digest}\n" for path, digest in zip(paths, hashes, strict=True))
+    return sha256("".join(lines).encode()).hexdigest()[:8]
 
 
 def files_sha256(files: Sequence[Path]) -> str:
