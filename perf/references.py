@@ -6,9 +6,7 @@ python perf/references.py
 import sys
 import time
 
-import torch
-
-from msdscore import Scorer
+from msdscore import Scorer, threads
 from msdscore.forms.references import background_captions
 from msdscore.scoring import references
 
@@ -17,8 +15,8 @@ CAPTIONS, COUNT = 60, 5
 
 def main() -> None:
     """Print the milliseconds of encoding and comparing."""
-    torch.set_num_threads(1)
-    scorer = Scorer()
+    threads.use(1)
+    scorer = Scorer(device="cpu")
     texts = [text.replace("A ", f"{number} ") for number in range(4) for text in background_captions()]
     captions, references_pool = texts[:CAPTIONS], texts[CAPTIONS : CAPTIONS * (COUNT + 1)]
     lists = [references_pool[COUNT * n : COUNT * (n + 1)] for n in range(CAPTIONS)]
