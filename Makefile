@@ -120,11 +120,14 @@ evidence: setup
 	study() { file=build/evidence/$$1.json; shift; test -f $$file || \
 	  $(BIN)/msdscore study "$$@" --cache build/cache -o $$file || exit 1; }; \
 	study form form --root $(DATA) --samples 300; \
+	study changed words --root $(DATA) --marks changed; \
 	study localisation localisation --root $(DATA) --limit 200; \
 	study suggestions suggestions --root $(DATA) --limit 300; \
 	study chair words --root $(DATA) --marks chair --synonyms $(DATA)/coco_object_synonyms.txt --limit 400; \
+	if test -f $(DATA)/train_coco.jsonl; then study boxes boxes --root $(DATA)/train_coco.jsonl \
+	  --synonyms $(DATA)/coco_object_synonyms.txt --limit 200; fi; \
 	if test -n "$(ROWS)"; then study words words --marks captions --rows $(ROWS); \
-	  study missing missing --rows $(ROWS) --limit 200; study match match --rows $(ROWS) --limit 300; fi
+	  study missing missing --rows $(ROWS); study match match --rows $(ROWS) --limit 300; fi
 	$(BIN)/python -m msdscore_lab.paper evidence --results build/evidence --output docs/lab/evidence.md
 
 # Tables and figures of the paper for any encoder; finished steps are not repeated. The pages are OUT/paper.md and
