@@ -14,6 +14,7 @@ from msdscore.core.gpu.device import launching
 from msdscore.encoders.base import TextMemory
 from msdscore.encoders.registry import load_encoder
 from msdscore.integrations.shared import shared_scorer
+from msdscore.scoring import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
 
@@ -129,6 +130,26 @@ def test_references_and_scores_of_two_threads_meet(first):
     (compared,), (scored,) = both(compare, score)
     assert compared.values is not None
     assert scored.msd is not None
+
+
+def test_backgrounds_change_only_under_their_lock_and_are_encoded_without_it(monkeypatch):
+    lock, locked, encoding = references._backgrounds_lock, [], []
+
+    class Guarded(dict):
+        def get(self, *arguments):
+            locked.append(lock.locked())
+            return super().get(*arguments)
+
+        def setdefault(self, *arguments):
+            locked.append(lock.locked())
+            return super().setdefault(*arguments)
+
+    monkeypatch.setattr(references, "_backgrounds", Guarded())
+    pipeline = Pipeline(OnGpu(lambda texts: encoding.append(lock.locked()))).remembering_texts()
+    compare_texts(pipeline.embedder, ["a red square"], [["a red box", "something"]])
+    assert locked == [True, True]
+    assert encoding
+    assert not any(encoding)
 
 
 def test_scorer_is_loaded_once_by_several_threads(monkeypatch):
