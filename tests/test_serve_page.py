@@ -297,6 +297,15 @@ def test_withheld_verdict_names_its_reason(running, judging):
     assert running.complaints == []
 
 
+def test_rows_without_a_verdict_are_counted(running, judging, image, tmp_path):
+    running.view(1360, 900)
+    judged(running, judging, "a cat")
+    (tmp_path / "square.txt").write_text(f"a cat\n{REPEATED}\n", encoding="utf-8")
+    running.choose("#file", image, tmp_path / "square.txt")
+    running.wait("/2 rows, 2 scored, [12] without a verdict/.test(document.getElementById('here-place')?.textContent)")
+    running.run(FORGET, judging)
+
+
 def test_every_word_says_whether_it_is_judged(running, judging):
     running.view(1360, 900)
     judged(running, judging, "seven dogs and a woman", "a catt on a chair")

@@ -96,6 +96,7 @@ function Opened() {
     if (verdict) counts[verdict] = (counts[verdict] ?? 0) + 1;
   }
   const judged = Object.values(counts).some(Boolean);
+  const withheld = view.rows.filter((row) => row.numbers.match !== undefined && !rows.verdictOf(row)).length;
   const pick = (verdict) => change({ verdict: view.verdict === verdict ? null : verdict, start: 0 });
   const mode = (name, id, text) =>
     html`<button
@@ -109,7 +110,9 @@ function Opened() {
   return html`<p class="tools bar">
       <b id="file-name">${view.name}</b>
       <output id="here-place">
-        ${waiting ? `${count - waiting} of ${count} captions scored` : `${count} rows, ${scored} scored`}
+        ${waiting ? `${count - waiting} of ${count} captions scored` : `${count} rows, ${scored} scored`}${
+          withheld ? `, ${withheld} without a verdict` : ""
+        }
       </output>
       <span class="right">
         ${mode("review", "to-review", "Review")}
