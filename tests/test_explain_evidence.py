@@ -39,7 +39,8 @@ from msdscore.report.build import ReportOptions, build
 from msdscore.scoring import vocabulary
 from msdscore.scoring.calibrate import calibrated_bank
 from msdscore.serve.page import Parts, explanation_documents
-from msdscore.text.words import content_words
+from msdscore.text.judged import PERSONS
+from msdscore.text.words import content_words, stem
 from real_data import FOLDER, needs
 
 DEV = FOLDER / "dev_sugarcrepe.jsonl"
@@ -277,6 +278,17 @@ def test_suggestion_is_a_probable_word_of_the_same_class():
     (suggestion,) = Scorer().explain(photograph, "a dog looking at the camera").suggestions
     assert (suggestion.word, [word.word for word in suggestion.instead]) == ("dog", ["cat"])
     assert suggestion.instead[0].probability >= vocabulary.LIKELIER
+
+
+def test_a_caption_that_names_a_person_misses_no_other(monkeypatch):
+    pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
+    monkeypatch.setattr(vocabulary, "LIKELY", 0.05)
+    monkeypatch.setattr(vocabulary, "MISSING", 40)
+    photograph = Image.fromarray(pytest.importorskip("skimage.data").astronaut())
+    named, unnamed = Scorer().explain_many(photograph, ["a girl", "a flag"])
+    persons = [{word.word for word in item.missing if stem(word.word) in PERSONS} for item in (named, unnamed)]
+    assert persons[0] == set()
+    assert persons[1]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ def test_persons_are_at_most_to_check_and_never_suggested_for_each_other(person)
     word = Unit(person, 0, 3, "word", True, (0,), p_value=0.001, probability=0.01)
     assert finding(word, 0.1) == "check"
     assert not is_exchange(person.lower(), "man")
-    assert is_exchange("dog", "man")
+    assert not is_exchange("dog", "man")  # sex and age are not judged
+    assert is_exchange("man", "dog")
 
 
 def test_only_supported_words_have_a_region():

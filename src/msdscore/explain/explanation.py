@@ -222,11 +222,11 @@ def _missing_words(
 
 
 def _not_judged(units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """Return the words of a caption that the encoder cannot read, without their numbers except their terms."""
+    """Return the words of a caption that the encoder cannot read, with this reason and no number but their terms."""
     nothing = dict.fromkeys(("gap", "evidence", "p_value", "probability", "penalty"))
     reason = "the caption is in a language that this encoder does not read"
     return tuple(
-        replace(unit, **nothing, judged=False, reason=reason) if unit.judged else unit  # type: ignore[arg-type]
+        replace(unit, **nothing, judged=False, reason=reason) if unit.content else unit  # type: ignore[arg-type]
         for unit in units
     )
 

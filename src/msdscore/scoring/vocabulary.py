@@ -106,6 +106,7 @@ class Namer:
 
         `points` are the vectors of the caption's tokens; words in doubt, by position, imply nothing.
         """
+        has_person = any(word.stem in PERSONS for word in words)  # sex and age are not judged
         known = {position: self._number[word.stem] for position, word in enumerate(words) if word.stem in self._number}
         said = list(known.values())
         trusted = [number for position, number in known.items() if position not in doubtful]
@@ -116,7 +117,7 @@ class Namer:
         for number in np.argsort(-probabilities, kind="stable").tolist():
             if len(chosen) == MISSING or probabilities[number] < LIKELY:
                 break
-            if not self._sure[number] or number in said:
+            if not self._sure[number] or number in said or (has_person and self._vocabulary.stems[number] in PERSONS):
                 continue
             # Words in the same contexts: a caption with one of them rarely needs the other.
             if any((alike[number] == word).any() or (alike[word] == number).any() for word in (*trusted, *chosen)):
@@ -154,15 +155,14 @@ class Namer:
 
 
 def is_exchange(word: str, other: str) -> bool:
-    """Whether another word is of the same class and not a form of the same verb or noun; no person for another.
+    """Whether another word is of the same class, not a form of the same verb or noun, and names no person.
 
     >>> is_exchange("dog", "cat"), is_exchange("two", "white"), is_exchange("running", "runs")
     (True, False, False)
-    >>> is_exchange("woman", "boy")
-    False
+    >>> is_exchange("woman", "boy"), is_exchange("dog", "boy")
+    (False, False)
     """
-    are_persons = stem(word) in PERSONS and stem(other) in PERSONS
-    return not are_persons and _class(word) == _class(other) and _root(word) != _root(other)
+    return stem(other) not in PERSONS and _class(word) == _class(other) and _root(word) != _root(other)
 
 
 def _class(word: str) -> str:
