@@ -337,7 +337,7 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     pq.write_table(table, tmp_path / "out.parquet")
     options = ReportOptions(images=tmp_path, show=2)
     summary = build(tmp_path / "out.parquet", tmp_path / "r.html", options, scorer=toy)
-    assert (summary.rows, summary.explained, summary.unseen) == (3, 5, ())
+    assert (summary.rows, summary.explained, summary.unseen) == (3, 2, ())
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     assert data["parts"] == ["precision", "information"]
