@@ -1,5 +1,6 @@
 """The mathematics on every array library: NumPy, read-only NumPy, torch, and the strict reference of the standard."""
 
+import array_api_compat
 import array_api_strict
 import numpy as np
 import pytest
@@ -167,3 +168,12 @@ def test_arrays_move_between_host_and_library(xp):
     assert np.array_equal(arrays.to_numpy(there), values)
     assert np.array_equal(arrays.fetching(there)()[0], values)
     assert arrays.to_numpy(arrays.integers([3, 1], like=there)).tolist() == [3, 1]
+
+
+def test_the_library_of_torch_and_strict_arrays_is_that_of_the_standard(xp):
+    array = xp(np.zeros(2))
+    expected = np if isinstance(array, np.ndarray) else array_api_compat.array_namespace(array)
+    assert arrays.namespace(array) is arrays.namespace(array, array) is expected
+    if isinstance(array, torch.Tensor):
+        with pytest.raises(TypeError):
+            arrays.namespace(array, array_api_strict.asarray([1.0]))

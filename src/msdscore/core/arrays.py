@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -45,9 +47,19 @@ def namespace(*arrays: Array) -> Any:
     >>> namespace(np.ones(1)) is np
     True
     """
+    kinds = set(map(type, arrays))
+    if kinds <= {np.ndarray}:
+        return np
+    if len(kinds) == 1 and is_torch(arrays[0]):
+        return _of_torch()  # looking it up takes longer than a small operation
     if all(isinstance(array, np.ndarray | np.generic) for array in arrays):
         return np
     return array_api_compat.array_namespace(*arrays)
+
+
+@cache
+def _of_torch() -> Any:
+    return import_module("array_api_compat.torch")
 
 
 def is_gpu(device: Device) -> bool:
