@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 from command_line import invoke, msdscore
 from msdscore import load_encoder
 from msdscore.cli.app import app
+from msdscore.cli.estimate import _sampled_rate
 from msdscore.cli.options import flattened
 from msdscore.errors import MissingExtraError, MSDScoreError
 from tiny_clip import make_tiny_clip
@@ -618,7 +620,7 @@ def test_estimate_prints_rows_rate_and_time_and_writes_nothing(tmp_path):
     told = msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "-o", tmp_path / "out.parquet", "--estimate")
     assert told.returncode == 0, told.stderr
     assert told.stdout.startswith("40 rows in 1 file\n")
-    assert "rows per second on cpu in one process, from a sample of 24" in told.stdout
+    assert "rows per second on cpu in one process, from a sample of 32" in told.stdout
     facts = json.loads(msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "--estimate", "--json").stdout)
     assert (facts["rows"], facts["exact"], facts["shards"], facts["processes"]) == (40, True, 1, 1)
     assert facts["seconds"] == pytest.approx(40 / facts["rows_per_second"], abs=0.06)
@@ -662,6 +664,25 @@ def test_an_estimate_takes_a_limited_time(one_row, tmp_path, monkeypatch):
     assert (facts["rows"], facts["exact"]) == (4096, False)
     assert set(facts["hours_by_workers"]) == {"1", "8", "64"}
     assert facts["worker_hours_per_million_rows"] == pytest.approx(1e6 / facts["rows_per_second"] / 3600, rel=0.02)
+
+
+def test_an_estimate_times_whole_batches():
+    class Batched:  # yields the scores of a batch together, after 0.2 s
+        def stream(self, pairs):
+            for start in range(0, len(pairs), 16):
+                time.sleep(0.2)
+                yield from pairs[start : start + 16]
+
+    class Rows:
+        name = "rows"
+
+        def read(self):
+            return (SimpleNamespace(source="a.jpg", caption="a", error=None) for _ in range(1000))
+
+    for limit, counted in ((0.0, 8), (0.5, 256)):  # the warm-up takes 0.2 s for 8 rows
+        rate, sample = _sampled_rate(Batched(), Rows(), time.perf_counter() + limit, lambda done, total: None)
+        assert sample <= counted
+        assert rate > 25  # 40 and 80 on an idle machine; 5 if only the first score of a batch were counted
 
 
 def test_ctrl_c_before_the_first_row_is_one_line(one_row, tmp_path, monkeypatch):

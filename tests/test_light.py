@@ -81,3 +81,10 @@ def test_torch_is_named_where_it_is_needed(options):
 def test_version_and_names_are_there():
     assert msdscore.__version__
     assert all(getattr(msdscore, name) is not None for name in msdscore.__all__)
+
+
+def test_a_table_of_scores_names_the_extra_for_files(scorer, monkeypatch):
+    scores = scorer.rank(CAT, ["a cat"])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'msdscore\[files\]'"):
+        scores.to_arrow()

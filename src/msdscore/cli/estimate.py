@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LIMIT = 20.0  # seconds, after the encoder is loaded
 WORKERS = (1, 8, 64)  # for which the time of the whole input is printed
-_WARM_UP, _SAMPLED = 16, 256  # rows; warm-up rows are not timed
+_WARM_UP, _SAMPLED = 8, 256  # rows; warm-up rows only count if the time is over
 _COUNTED = 1 << 12  # rows between two looks at the clock
 
 
@@ -89,18 +89,23 @@ def _estimate(spec: "ScorerSpec", first: "RowSource", shards: list[str], show: C
 def _sampled_rate(
     scorer: "Scorer", first: "RowSource", end: float, show: Callable[[int, int], None]
 ) -> tuple[float, int]:
-    """Return rows per second, and the number of timed rows; rows are scored until `end`."""
+    """Return rows per second, and the number of timed rows; rows are scored until about `end`.
+
+    Scores of a batch arrive together, so whole groups are timed: the warm-up, then as many rows as fit the time.
+    """
     readable = ((row.source, row.caption or "") for row in first.read() if row.error is None)
     pairs = [(image, text) for image, text in islice(readable, _WARM_UP + _SAMPLED) if image is not None]
     if len(pairs) <= _WARM_UP:
         raise ConfigError(f"{first.name}: {len(pairs)} rows are too few for an estimate; omit --estimate")
-    for start, stop in ((0, _WARM_UP), (_WARM_UP, len(pairs))):
+    start, size, groups = 0, _WARM_UP, list[tuple[int, float]]()
+    while start < len(pairs) and size > 0:
         began, done = perf_counter(), 0
-        for done, _ in enumerate(scorer.stream(pairs[start:stop]), start=1):
+        for done, _ in enumerate(scorer.stream(pairs[start : start + size]), start=1):
             show(start + done, len(pairs))
-            if perf_counter() > end:
-                return done / (perf_counter() - began), done
-    return done / (perf_counter() - began), done
+        groups.append((done, perf_counter() - began))
+        start, size = start + size, int(done / groups[-1][1] * (end - perf_counter()))
+    counts, seconds = zip(*(groups[1:] or groups), strict=True)
+    return sum(counts) / sum(seconds), sum(counts)
 
 
 def _count_rows(first: "RowSource", shards: list[str], end: float) -> tuple[int, bool]:
