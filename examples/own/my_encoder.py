@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place
 from msdscore.encoders.base import Features, TokenLayout
-from msdscore.encoders.vision.batches import patch_mask
+from msdscore.encoders.vision.device import patch_mask
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout
 
 CLASSES = ["cat", "cup", "rocket", "woman"]  # the classes of your network, in order

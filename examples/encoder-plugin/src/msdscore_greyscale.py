@@ -7,7 +7,7 @@ import torch
 from msdscore.encoders.backbone import Backbone, Identity, SharedOptions, place, read_options
 from msdscore.encoders.base import Features, TokenLayout
 from msdscore.encoders.registry import EncoderRow
-from msdscore.encoders.vision.batches import patch_mask
+from msdscore.encoders.vision.device import patch_mask
 from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")
