@@ -220,7 +220,7 @@ def test_legend_is_the_same_in_all_outputs(explained):
     for text in (explanation_page(explained.items), snippet(explained.items)):
         assert "likely wrong (p &lt; 0.1)" in text
         assert "left out" not in text
-    assert [tuple(maps) for maps in maps_of(explained)] == [("support", "penalty")] * len(explained)
+    assert [tuple(maps) for maps in maps_of(explained)] == [("support",)] * len(explained)
 
 
 def test_unjudged_words_have_a_reason(explained):

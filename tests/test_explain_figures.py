@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from coloured_pairs import two_coloured
-from msdscore import Scorer
+from msdscore import Scorer, sample_image
 from msdscore.explain.figure import (
     NO_GLYPH,
     figure,
@@ -19,6 +19,7 @@ from msdscore.explain.figure import (
     word_figure,
 )
 from msdscore.explain.look import css, legend, maps_of, overlay, spans, thumbnail, waterfall, word_limit
+from msdscore.text.warnings import UNFAMILIAR
 
 pytest.importorskip("matplotlib")
 
@@ -282,7 +283,7 @@ def test_titles_of_maps_have_their_colours(explained):
 
 
 def test_figures_begin_with_the_match(monkeypatch):
-    item = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "a green field")
+    item = Scorer("mini").explain(sample_image("cat"), "a close up of a cat")
     drawn = figure([item])
     assert_clean(drawn)
     match = item.score.match
@@ -293,3 +294,21 @@ def test_figures_begin_with_the_match(monkeypatch):
     assert f"{100 * match:.0f} %: {item.score.verdict} match; MSD {item.score.msd:+.3f}" in texts(named)
     foreign = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "ein grünes Feld mit einem Hund und Katzen")
     assert "cannot be judged" in texts(figure([foreign]))
+
+
+def test_figures_name_what_withholds_a_verdict():
+    item = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "a green field")
+    assert item.score.withheld == (UNFAMILIAR,)
+    assert item.score.verdict is None
+    drawn = figure([item])
+    assert_clean(drawn)
+    assert f"{100 * item.score.match:.0f} %, no verdict" in texts(drawn)
+    assert any(
+        UNFAMILIAR.startswith(text.removeprefix("no verdict: ")) for text in texts(drawn) if "no verdict: " in text
+    )
+
+
+def test_figures_of_the_evidence_form_have_no_map_of_words_in_doubt():
+    item = Scorer("mini").explain(sample_image("cat"), "a cat riding a bicycle")
+    assert item.doubtful
+    assert list(maps_of([item])[0]) == ["support"]

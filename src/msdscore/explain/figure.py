@@ -85,7 +85,7 @@ def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
     span = look.waterfall_span(items)
     lines = [set_lines(look.spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
     remarks = [
-        [line for remark in look.remarks(item, items) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
+        [line for remark in _remarks(item, items) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
         for item in items
     ]
     width = _panel_width(len(maps[0]))
@@ -214,11 +214,19 @@ def _draw_legend(page: Page, left: float, top: float, width: float, drawn: look.
     page.text(left + width, top + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
 
+def _remarks(item: Attribution, items: Sequence[Attribution]) -> list[str]:
+    """Return the lines below a caption; what withholds its verdict first."""
+    withheld = item.score.withheld if item.score.has_match and item.readable else ()
+    return [*(f"no verdict: {warning}" for warning in withheld), *look.remarks(item, items)]
+
+
 def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tuple[float, float]) -> None:
     """Draw the headline, and the score as a waterfall chart with one bar per part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
     headline = total if not score.has_match else score.headline
+    if score.has_match and score.withheld:
+        headline = f"{100 * score.match:.0f} %, no verdict"  # the remarks name what withholds it
     page.text(left, top, headline if item.readable else "cannot be judged", LABEL_POINTS + 1, weight="bold")
     formula = total if score.has_match else look.equation(item)
     page.text(left + width, top + 0.015, formula, SMALL_POINTS, ha="right", color=GREY)

@@ -135,7 +135,7 @@ class PaperPresentation(Presentation):
 class EvidencePresentation(Presentation):
     """Words by their p-value."""
 
-    maps = ("support", "penalty")
+    maps = ("support",)  # words in doubt have no reliable region
     map_unit = "MSD"
     projection = "carried"  # docs/explain.md has the comparison with boxes
     word_columns = (

@@ -14,7 +14,7 @@ from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICTS, ZERO
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.look import DARK, TITLES, WHITE, Map, css, ink, maps_of, spans, waterfall, word_limit
-from msdscore.explain.presentation import PRESENTATIONS, Presentation, Role
+from msdscore.explain.presentation import Presentation, Role
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
@@ -70,7 +70,7 @@ def _look(signature: str, settings: ServeSettings, presentation: Presentation) -
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
     dark = {role: [css(role, strength, DARK) for strength in strengths] for role in _ROLES}
     limits = {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items", "max_captions")}
-    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": {role: TITLES[role] for role in _page_maps(presentation)}}
+    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": {role: TITLES[role] for role in presentation.maps}}
     # What the page needs to read files of rows as `msdscore score` does.
     tables = {
         "columns": {"image": IMAGE_NAMES, "caption": CAPTION_NAMES},
@@ -88,13 +88,6 @@ def _look(signature: str, settings: ServeSettings, presentation: Presentation) -
     ]
     about = {"key": key, "signature": signature, "version": __version__, "limits": limits, "links": _project_links()}
     return json.dumps(ramps_of | tables | about)
-
-
-def _page_maps(presentation: Presentation) -> tuple[Role, ...]:
-    """Return the maps that the page offers; under the evidence form, words in doubt have no reliable region."""
-    return tuple(
-        role for role in presentation.maps if role != "penalty" or presentation is not PRESENTATIONS["evidence"]
-    )
 
 
 def _project_links() -> dict[str, str]:

@@ -119,11 +119,12 @@ function Pair({ pair, by }) {
     </p>`;
   };
   const file = first.file ?? second.file;
+  const difference = by === "match" ? `${signed(100 * pair.gap, 0)} points` : signed(pair.gap, 2);
   return html`<li class="card">
     ${file && html`<${Thumbnail} file=${file} />`}
     <div class="body">
       ${line(first)} ${line(second)}
-      <small>${first.image} · difference ${by === "match" ? `${signed(100 * pair.gap, 0)} points` : signed(pair.gap, 2)}</small>
+      <small>${first.image} · difference ${difference}</small>
     </div>
   </li>`;
 }

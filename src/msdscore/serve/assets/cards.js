@@ -223,9 +223,10 @@ function pieces(caption, shown) {
     const style = colours(look);
     const on = number === shown || patch;
     const kind = ["w", style && "tinted", !look.judged && "none", on && "on"].filter(Boolean).join(" ");
+    const title = caption.id === null ? meaning(word, look) : undefined;
     nodes.push(
       text.slice(end, start),
-      html`<span class=${kind} style=${style} data-word=${number} title=${caption.id === null ? meaning(word, look) : undefined}
+      html`<span class=${kind} style=${style} data-word=${number} title=${title}
         >${text.slice(start, stop)}</span
       >`,
     );

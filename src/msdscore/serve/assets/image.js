@@ -70,9 +70,10 @@ export function ImageView() {
 function Empty() {
   const { image, captions } = state;
   const button = (text) => html`<button type="button" class="primary" onClick=${choose}>${text}</button>`;
+  const reason = image?.error ?? (captions.some((caption) => caption.result) ? UNSHOWN : UNREAD);
   if (image)
     return html`<div id="empty">
-      <p><b>${image.file.name}</b><br />${image.error ?? (captions.some((caption) => caption.result) ? UNSHOWN : UNREAD)}</p>
+      <p><b>${image.file.name}</b><br />${reason}</p>
       ${image.error && button("Choose another image")}
     </div>`;
   return html`<div id="empty">

@@ -126,8 +126,8 @@ export function moved(caption) {
   return points ? `${sign}${Math.abs(points)} points` : "";
 }
 
-// Cards are sorted by the shown number, best first and those without a verdict last, but not while a mouse button or finger is down: the click would
-// miss. Cards without a number are not moved.
+// Cards are sorted by the shown number, best first and those without a verdict last, but not while a mouse button or
+// finger is down: the click would miss. Cards without a number are not moved.
 let pressed = false;
 export function watchPointer() {
   document.addEventListener("pointerdown", () => (pressed = true), true);
