@@ -102,7 +102,7 @@ def test_unknown_names_get_suggestions() -> None:
 
 def _install(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     points = EntryPoints([EntryPoint("toy", value, "msdscore.benchmarks")])
-    monkeypatch.setattr("msdscore.registry.entry_points", lambda group: points.select(group=group))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
 
 

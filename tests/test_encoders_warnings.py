@@ -23,6 +23,7 @@ from msdscore.scoring.results import Numbers, numbers, why_missing
 from msdscore.text.normal import clean
 from msdscore.text.warnings import (
     FORM_WARNINGS,
+    UNFAMILIAR,
     form_warnings,
     guard_reward,
     mark_warnings,
@@ -277,10 +278,11 @@ def test_mini_writes_warnings_to_rows(tmp_path):
     found = [layout.warnings for layout in encoder.encode_texts(captions).layout]
     assert found == [*expected, ("unknown words: xqzvbn",)]
     scores = Scorer(encoder).rank(Image.new("RGB", (20, 300)), captions)
-    assert scores[0].warnings == ["tiny image: 20 x 300 pixels"]
-    assert scores[3].warnings == ["only stop words", "tiny image: 20 x 300 pixels"]
+    image = [UNFAMILIAR, "tiny image: 20 x 300 pixels"]
+    assert scores[0].warnings == image
+    assert scores[3].warnings == ["only stop words", *image]
     cut = Scorer("mini", long_text="cut").score(Image.new("RGB", (64, 64)), "a dog runs. " * 200)
-    assert cut.warnings == ["repeated", "cut: 290 tokens at the end were not read"]
+    assert cut.warnings == ["repeated", "cut: 290 tokens at the end were not read", UNFAMILIAR]
 
 
 def test_folder_with_unknown_languages_only_warns_about_stop_words(tmp_path):

@@ -160,7 +160,7 @@ def test_a_plugin_metric_is_listed_and_loaded(monkeypatch):
         EntryPoint("seven", "test_plugin_metric:row", "msdscore.metrics"),
         EntryPoint("broken", "no_such_module:row", "msdscore.metrics"),
     ]
-    monkeypatch.setattr("msdscore.registry.entry_points", lambda group: points)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
     with pytest.warns(
         PluginWarning, match="metric plugin 'broken' .* ignored: ModuleNotFoundError: No module named 'no_such_module'"
     ):
