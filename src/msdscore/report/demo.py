@@ -41,10 +41,10 @@ PHOTOGRAPHS = (
         "an orange cat wearing a blue hat sits next to a dog",
         "a man is surfing a wave in the ocean",
     )),
-    Photograph("photographer", "Lav Varshney, CC0", (
-        "a man in a black jacket with a camera on a tripod",
-        "a man in black",
-        "a man in a black jacket rides a horse on the beach",
+    Photograph("portrait", "US Navy, public domain", (
+        "a person in uniform with glasses and a hat in front of a flag",
+        "a person in front of a flag",
+        "a person in uniform with a hat in front of a flag and a giraffe",
         "a slice of pizza on a plate",
     )),
     Photograph("temple", "Daniel Büchele, CC BY 2.0", (
