@@ -2,17 +2,20 @@
 #   docker build -t msdscore .
 #   docker run --read-only --tmpfs /tmp -p 8000:8000 -e MSDSCORE_TOKEN=… msdscore
 # For an NVIDIA GPU:
-#   docker build -t msdscore-cuda --build-arg EXTRAS=serve,hf .
+#   docker build -t msdscore-cuda --build-arg EXTRAS=serve,hf --build-arg PARTS=./backbones .
 #   docker run --gpus all … msdscore-cuda --device cuda
 FROM python:3.11-slim AS build
 ARG EXTRAS=serve
+# Folders of this repository that the extras need.
+ARG PARTS=
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY weights ./weights
+COPY backbones ./backbones
 COPY src ./src
 # With bytecode: without it, every start of a container takes 1.4 s more of CPU time.
 RUN python -m venv /opt/msdscore \
- && PIP_CONSTRAINT=constraints.txt /opt/msdscore/bin/pip install --no-cache-dir ./weights ".[$EXTRAS]" \
+ && PIP_CONSTRAINT=constraints.txt /opt/msdscore/bin/pip install --no-cache-dir ./weights $PARTS ".[$EXTRAS]" \
  && /opt/msdscore/bin/pip uninstall --yes setuptools pip
 
 FROM python:3.11-slim

@@ -36,8 +36,8 @@ $(VENV)/demo-ready: $(VENV)/bin/python pyproject.toml weights/pyproject.toml con
 	$(PIP) --editable weights --editable '.[demo]'
 	touch $@
 
-$(VENV)/ready: $(VENV)/bin/python pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
-	$(PIP) --editable weights --editable '.[$(EXTRAS)]' --editable 'lab[all]'
+$(VENV)/ready: $(VENV)/bin/python pyproject.toml backbones/pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
+	$(PIP) --editable weights --editable '.[$(EXTRAS)]' --editable backbones --editable 'lab[all]'
 	touch $(VENV)/demo-ready $@
 
 setup: $(VENV)/ready
@@ -66,12 +66,12 @@ test-light: $(LIGHT)/ready
 
 # The encoders work with transformers 4 and 5; the default environment has 5.
 TF4 := .venv-transformers4
-$(TF4)/ready: pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
+$(TF4)/ready: pyproject.toml backbones/pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TF4)
 	grep -viE '^(transformers|huggingface_hub|tokenizers)==' constraints.txt > $(TF4)/constraints.txt
 	PIP_CONSTRAINT=$(TF4)/constraints.txt $(TF4)/bin/python -m pip --disable-pip-version-check install --quiet \
 	  transformers==4.57.1 huggingface_hub==0.36.0 tokenizers==0.22.1 \
-	  beartype hatchling hypothesis pytest --editable weights --editable '.[hf,openclip]' --editable lab
+	  beartype hatchling hypothesis pytest --editable weights --editable '.[hf,openclip]' --editable backbones --editable lab
 	touch $@
 
 test-transformers4: $(TF4)/ready
@@ -88,12 +88,12 @@ test-lowest:
 
 coverage: setup
 	$(PIP) pytest-cov
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov=msdscore --cov=msdscore_lab --cov-report=term:skip-covered --cov-fail-under=$(FLOOR)
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov=msdscore --cov=msdscore_torch --cov=msdscore_lab --cov-report=term:skip-covered --cov-fail-under=$(FLOOR)
 FLOOR ?= 80
 
 check: setup
-	$(BIN)/ruff format --check src lab tests tools perf
-	$(BIN)/ruff check src lab tests tools perf
+	$(BIN)/ruff format --check src backbones lab tests tools perf
+	$(BIN)/ruff check src backbones lab tests tools perf
 	$(BIN)/oxfmt --check $(ASSETS)
 	$(BIN)/oxlint $(ASSETS)
 	$(BIN)/mypy
@@ -101,8 +101,8 @@ check: setup
 	$(BIN)/lint-imports
 
 format: setup
-	$(BIN)/ruff format src lab tests tools perf
-	$(BIN)/ruff check --fix src lab tests tools perf
+	$(BIN)/ruff format src backbones lab tests tools perf
+	$(BIN)/ruff check --fix src backbones lab tests tools perf
 	$(BIN)/oxfmt $(ASSETS)
 
 bench: setup
@@ -162,7 +162,7 @@ RELEASE := .venv-release
 release: setup
 	rm -rf dist $(RELEASE)
 	$(BIN)/python -m hatchling build -d dist
-	cd weights && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
+	for part in weights backbones lab; do (cd $$part && ../$(BIN)/python -m hatchling build -t wheel -d ../dist) || exit 1; done
 	$(PYTHON) -m venv $(RELEASE)
 	PIP_CONSTRAINT=constraints.txt $(RELEASE)/bin/python -m pip --disable-pip-version-check install --quiet dist/msdscore_mini-*.whl "$$(ls dist/msdscore-*.whl)[demo,serve]"
 	$(PIP) --editable '.[release]'
@@ -171,4 +171,4 @@ release: setup
 
 clean:
 	rm -rf $(VENV) .venv-* build dist demo-out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src lab tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src backbones lab tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,10 +23,10 @@ from msdscore.core.evidence import LENGTHS, VERDICTS, ZERO, length_class
 from msdscore.explain.presentation import EVEN
 from msdscore.io.images import open_image
 from msdscore.io.inputs.finder import ImageFinder
-from msdscore.scoring.calibrate import share_above
-from msdscore.scoring.lengths import parts
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, each_word, stem
+from msdscore_lab.bank.calibrate import share_above
+from msdscore_lab.bank.lengths import parts
 
 BATCH = 32  # images
 BOUNDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)

@@ -27,13 +27,13 @@ from against_torchmetrics import clip_scores
 from synthetic_clip import LARGE, SMALL, TAR_ROWS, make_captions, make_checkpoint, make_lists, make_rows
 
 from msdscore.core.embeddings import unit
-from msdscore.core.gpu.device import launching
 from msdscore.encoders.base import Embeddings
+from msdscore.encoders.preprocessing import read_pixels
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision.preprocessing import read_pixels
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
+from msdscore_torch.gpu.device import launching
 
 
 class Pooled:
@@ -47,7 +47,7 @@ class Pooled:
 
     @torch.no_grad()
     def encode_images(self, images):
-        from msdscore.encoders.vision.device import stack_pixels
+        from msdscore_torch.vision.device import stack_pixels
 
         model = self._encoder._model
         pixels = stack_pixels(images, self._encoder.preprocessing, self.device).to(self._encoder.precision)
@@ -55,8 +55,8 @@ class Pooled:
 
     @torch.no_grad()
     def encode_texts(self, texts):
-        from msdscore.core.gpu.device import sent
         from msdscore.encoders.tokens import pack, tokenise_all
+        from msdscore_torch.gpu.device import sent
 
         model = self._encoder._model
         batch = pack(tokenise_all(self._encoder._tokenizer, texts), self._encoder._text_settings)
@@ -74,7 +74,7 @@ class Cosine(Pipeline):
     """A pipeline that only computes the cosine of pooled vectors."""
 
     def score(self, decoded, captions, owner, *, worst=0, references=()):
-        from msdscore.core.gpu.device import fetching, sent
+        from msdscore_torch.gpu.device import fetching, sent
 
         device = self.encoder.device
         with launching(device):

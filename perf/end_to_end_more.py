@@ -23,12 +23,12 @@ from unittest.mock import patch
 from end_to_end import cores_rate, dtype_on, load, peak, prepare, reporter, requests, seconds, stream
 from synthetic_clip import make_captions, make_lists, make_tars
 
-from msdscore.core.gpu import device as core_device
 from msdscore.scoring import pipeline as scoring_pipeline
 from msdscore.scoring import stream as scoring_stream
 from msdscore.scoring.decoding import DecodingProcesses
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
+from msdscore_torch.gpu import device as core_device
 
 DECODERS = {4, 8, 12, 14, 15, 20}  # with a GPU
 WORKERS = (1, 2, 3)  # processes that share the GPU

@@ -143,7 +143,7 @@ def file(data: Data) -> None:
 
 
 def reward(data: Data) -> None:
-    from msdscore.integrations.trl import MSDReward
+    from msdscore_torch.integrations.trl import MSDReward
 
     images = [str(path) for path in data.paths[:16]]
     assert None not in MSDReward(data.spec)(completions=data.captions[:16], image=images)
@@ -151,7 +151,7 @@ def reward(data: Data) -> None:
 
 def torchmetrics(data: Data) -> None:
     importlib.import_module("torchmetrics")
-    from msdscore.integrations.torchmetrics import MSDScore
+    from msdscore_torch.integrations.torchmetrics import MSDScore
 
     metric = MSDScore(data.spec)
     metric.update(data.paths[:16], data.captions[:16])

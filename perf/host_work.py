@@ -26,8 +26,8 @@ from torch import nn
 from transformers import CLIPConfig, CLIPModel
 
 from msdscore.encoders.base import Prepared
+from msdscore.encoders.preprocessing import view_of
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision.preprocessing import view_of
 from msdscore.forms.base import Measurement
 from msdscore.forms.paper import Paper
 from msdscore.run import shards

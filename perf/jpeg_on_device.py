@@ -46,12 +46,12 @@ from PIL import Image
 from pixels import reordered_fraction
 from synthetic_clip import TAR_ROWS, make_captions, make_lists, make_tars
 
-from msdscore.core.gpu.device import launching
+from msdscore.encoders.preprocessing import Preprocessing, as_prepared, read_pixels
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision.device import decode_jpegs
-from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, read_pixels
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.scoring.pipeline import Pipeline
+from msdscore_torch.gpu.device import launching
+from msdscore_torch.vision.device import decode_jpegs
 
 MINI = (288, 288)  # input size of `mini`
 

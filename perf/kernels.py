@@ -9,8 +9,8 @@ import torch
 
 from msdscore.core.divergence import diverge, fit_all
 from msdscore.core.embeddings import Embeddings
-from msdscore.core.gpu import fused
 from msdscore.core.mixture import FitSettings, Mixture
+from msdscore_torch.gpu import fused
 
 # patches, components, start, dtype: every size class, and the most components
 CHECKS = [

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from msdscore import Scorer
 from msdscore.cli.options import parsed
-from msdscore.encoders.mini.lite2 import Convolution
+from msdscore_torch.aligned.lite2 import Convolution
 
 SMALL = 512  # pairs of one call
 

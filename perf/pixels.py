@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msdscore.encoders.vision.device import stack_pixels
-from msdscore.encoders.vision.preprocessing import as_prepared, prepare_image, read_pixels
+from msdscore.encoders.preprocessing import as_prepared, prepare_image, read_pixels
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.io.parquet_images import StoredImages
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.spec import ScorerSpec
+from msdscore_torch.vision.device import stack_pixels
 
 SIDE = 6  # scale factor, and images along a side of a collage
 

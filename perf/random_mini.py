@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from msdscore.encoders.mini.lite2 import Lite2
-from msdscore.encoders.mini.minilm import MiniLM
+from msdscore_torch.aligned.lite2 import Lite2
+from msdscore_torch.aligned.minilm import MiniLM
 
 TUNED = 3  # first stage of a branch that differs from the shared network
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from random import Random
 
 from msdscore import ScorerSpec
-from msdscore.integrations.shared import shared_scorer
-from msdscore.integrations.trl import length_neutral
 from msdscore.intervals import bootstrap_mean
 from msdscore.io.parquet_images import StoredImages
 from msdscore_lab.stats.ranks import kendall_b, prepare
+from msdscore_torch.integrations.shared import shared_scorer
+from msdscore_torch.integrations.trl import length_neutral
 
 FILLER = (
     "The image captures a moment in time.",

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Features
-from msdscore.encoders.mini.lite2 import Lite2
-from msdscore.encoders.mini.minilm import MiniLM
 from msdscore_lab.align.aligner import learning_rate, make_optimiser, moving_average
 from msdscore_lab.align.objective import Parts, objective
 from msdscore_lab.align.processes import World
 from msdscore_lab.align.repeatable import deterministic_kernels, draw, seeded
+from msdscore_torch.aligned.heads import SideDims
+from msdscore_torch.aligned.lite2 import Lite2
+from msdscore_torch.aligned.minilm import MiniLM
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 

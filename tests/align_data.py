@@ -10,14 +10,14 @@ from PIL import Image, ImageDraw
 from torch.nn.functional import normalize
 
 from msdscore.core.embeddings import masked_mean
-from msdscore.encoders.aligned.towers import plain, read_spec
 from msdscore.encoders.base import Embeddings
-from msdscore.io.inputs.pairs import DataSource, open_pairs
 from msdscore_lab.align.data.samples import Sample, SampleReader
 from msdscore_lab.align.features import TowerFeatures
 from msdscore_lab.align.recipe import LossSpec, Recipe, SampleSpec, TrainSpec
 from msdscore_lab.align.run.train import Session
+from msdscore_lab.pairs import DataSource, open_pairs
 from msdscore_lab.train_mini.recipe import load_mini
+from msdscore_torch.aligned.towers import plain, read_spec
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("square", "circle")

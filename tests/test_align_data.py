@@ -13,11 +13,11 @@ from PIL import Image
 from align_data import captions_of, draw, make_rows, recipe, source, things
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.io.images import open_image
-from msdscore.io.inputs.pairs import DataSource, image_content, open_pairs
 from msdscore_lab.align.data.negatives import make_negatives
 from msdscore_lab.align.data.samples import SampleReader, check_batch, make_view, read_batches
 from msdscore_lab.align.processes import World
 from msdscore_lab.align.repeatable import epoch_order, stream
+from msdscore_lab.pairs import DataSource, image_content, open_pairs
 
 
 def png(colour, shape):

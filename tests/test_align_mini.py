@@ -10,14 +10,10 @@ from safetensors.torch import save_file
 
 from align_data import draw, frozen_mini, make_rows, read_curves, read_samples, source, things
 from command_line import invoke
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
-from msdscore.encoders.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
 from msdscore.encoders.base import prepare_all, prepare_and_encode
-from msdscore.encoders.loading.checkpoints import locate
-from msdscore.encoders.loading.tensors import read_tensors, widened
+from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MSDScoreError
-from msdscore.io.inputs.pairs import open_pairs
 from msdscore.scorer import Scorer
 from msdscore_lab.align.export import RECOMMENDED, export
 from msdscore_lab.align.features import make_batch
@@ -26,7 +22,11 @@ from msdscore_lab.align.processes import World
 from msdscore_lab.align.run.folder import read_run
 from msdscore_lab.align.run.parts import TrainOptions, open_towers, tower_dims, tune_towers
 from msdscore_lab.align.run.train import Session, train
+from msdscore_lab.pairs import open_pairs
 from msdscore_lab.train_mini.recipe import load_mini
+from msdscore_torch.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
+from msdscore_torch.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
+from msdscore_torch.tensors import read_tensors, widened
 
 pytest.importorskip("msdscore_mini")
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from align_data import recipe
-from msdscore.encoders.aligned.towers import read_spec
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore_lab.align.recipe import Recipe, dump_recipe, list_recipes, load_recipe
 from msdscore_lab.train_mini.recipe import MiniRecipe, load_mini
+from msdscore_torch.aligned.towers import read_spec
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from align_data import draw
-from msdscore.encoders.aligned.encoder import load_towers
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
-from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerOptions
 from msdscore.encoders.base import Features, prepare_all
-from msdscore.encoders.loading.checkpoints import locate
-from msdscore.encoders.loading.hashing import files_sha256
+from msdscore.encoders.checkpoints import locate
+from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore.text.words import content_tokens
 from msdscore_lab.align.features import words_at
 from msdscore_lab.align.run.parts import tower_dims
+from msdscore_torch.aligned.encoder import load_towers
+from msdscore_torch.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
+from msdscore_torch.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerOptions
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert
 
@@ -115,10 +115,10 @@ def test_transformers_images_are_hidden_states_without_special_tokens(clip):
     spec = ImageTowerSpec(kind="transformers", source=clip, levels=(-1, 0))
     found = seen(towers(spec, TOY_TEXT)[0])
     assert found.points.shape == (2, 16, 64)
-    from msdscore.encoders.loading.checkpoints import find_checkpoint
-    from msdscore.encoders.loading.transformers import preprocessor
-    from msdscore.encoders.vision.device import stack_pixels
-    from msdscore.encoders.vision.preprocessing import prepare_image, read_preprocessing
+    from msdscore.encoders.checkpoints import find_checkpoint
+    from msdscore.encoders.preprocessing import prepare_image, read_preprocessing
+    from msdscore_torch.checkpoints import preprocessor
+    from msdscore_torch.vision.device import stack_pixels
 
     steps = read_preprocessing(preprocessor(find_checkpoint(clip)))
     pixels = stack_pixels([prepare_image(image, steps) for image in IMAGES], steps, torch.device("cpu"))

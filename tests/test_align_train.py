@@ -14,7 +14,6 @@ from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError, MissingExtraError, RunError, UnknownNameError, WeightsError
 from msdscore.io.images import open_image
-from msdscore.io.inputs.pairs import open_pairs
 from msdscore.scorer import Scorer
 from msdscore_lab.align import language
 from msdscore_lab.align.aligner import learning_rate, moving_average
@@ -27,6 +26,7 @@ from msdscore_lab.align.recipe import LanguageSpec, Recipe, TrainSpec, load_reci
 from msdscore_lab.align.run.folder import averaged_weights, checkpoints
 from msdscore_lab.align.run.parts import TrainOptions
 from msdscore_lab.align.run.train import Session, train
+from msdscore_lab.pairs import open_pairs
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert, make_tiny_llama
 
@@ -151,7 +151,7 @@ def test_one_linear_layer_is_used_for_reconstruction_and_scoring(models, rows, t
     # Scoring reads only the token embeddings; the language model is not loaded.
     from transformers import AutoTokenizer
 
-    monkeypatch.setattr("msdscore.encoders.aligned.towers.load_model", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("msdscore_torch.aligned.towers.load_model", lambda *_: pytest.fail("a model was loaded"))
     encoder = load_encoder(str(folder), device="cpu")
     table = load_file(models / "llama" / "model.safetensors")["model.embed_tokens.weight"]
     (points,) = encoder.encode_texts(["ab"]).points

@@ -13,7 +13,6 @@ from PIL import Image
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_images, write_rows
 from counting import CountingEncoder
-from msdscore.encoders import backbone
 from msdscore.encoders.registry import built_in
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
 from msdscore.scorer import Scorer
@@ -25,6 +24,7 @@ from msdscore_lab.benchmarks.results.result import read_result, score_matrix
 from msdscore_lab.benchmarks.run.cases import item_batches
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
 from msdscore_lab.benchmarks.run.runner import run_benchmark
+from msdscore_torch import backbone
 
 METRICS = ("cosine", "msd", "soft-msd", "support", "length", "constant")
 

@@ -12,8 +12,8 @@ import torch
 
 from msdscore.core.divergence import diverge, fit_all
 from msdscore.core.evidence import Bank
-from msdscore.core.gpu import fused
 from msdscore.core.mixture import FitSettings, Mixture, fit
+from msdscore_torch.gpu import fused
 from point_sets import point_set, ragged, take
 
 needs_cuda = pytest.mark.skipif(
@@ -233,7 +233,7 @@ def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
     script = (
         "import sys; from point_sets import point_set, ragged; from msdscore.core.divergence import fit_all; "
         "from msdscore.core.mixture import FitSettings; fit_all(ragged([5], 8), FitSettings(components=2)); "
-        "sys.exit('msdscore.core.gpu.kernels' in sys.modules)"
+        "sys.exit('msdscore_torch.gpu.kernels' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

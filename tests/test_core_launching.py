@@ -8,7 +8,7 @@ import torch
 from torch.backends import cuda as backends
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from msdscore.core.gpu.device import IN_FLIGHT, fetching, in_flight, launching
+from msdscore_torch.gpu.device import IN_FLIGHT, fetching, in_flight, launching
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

@@ -10,12 +10,12 @@ import transformers
 from PIL import Image
 
 from hostile import Bomb
-from msdscore.encoders import backbone
 from msdscore.encoders.base import Encoder, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore.forms.paper import PRESETS
 from msdscore.scorer import Scorer
+from msdscore_torch import backbone
 from tiny_clip import PROJECTION, make_tiny_clip
 
 LONG = "the dog sat. The cat sat on the mat and saw. A dog ran off to the sea, and the cat came too."

@@ -12,11 +12,11 @@ from PIL import Image
 import tiny_clip
 import tiny_models
 import tiny_openclip
-from msdscore.encoders import backbone
 from msdscore.encoders.base import Encoder, PatchLayout, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError
 from msdscore.scorer import Scorer
+from msdscore_torch import backbone
 
 MAKERS = {
     "clip": tiny_clip.make_tiny_clip,

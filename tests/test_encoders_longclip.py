@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from msdscore.encoders.contrastive import merge_positions, stretch_positions
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
+from msdscore_torch.contrastive import merge_positions, stretch_positions
 from tiny_clip import make_tiny_clip
 
 

@@ -16,16 +16,17 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from msdscore import Evidence, Scorer, load_encoder
+from msdscore.encoders import mini
 from msdscore.encoders.base import prepare_and_encode
-from msdscore.encoders.loading.checkpoints import locate
-from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.mini import lite2, onnx
-from msdscore.encoders.mini.lite2 import load_lite2
-from msdscore.encoders.mini.minilm import base_file, load_minilm
-from msdscore.encoders.mini.onnx import Graph, OnnxEncoder
+from msdscore.encoders.checkpoints import locate
+from msdscore.encoders.mini import Graph, OnnxEncoder
 from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError
 from msdscore.text.words import STOP_WORDS, content_tokens
+from msdscore_torch.aligned import lite2
+from msdscore_torch.aligned.lite2 import load_lite2
+from msdscore_torch.aligned.minilm import base_file, load_minilm
+from msdscore_torch.tensors import read_tensors, widened
 from test_scoring import make_image
 
 pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
@@ -91,7 +92,7 @@ def test_minilm_equals_transformers_on_the_same_weights():
 def test_damaged_or_missing_weights_are_rejected(tmp_path, monkeypatch):
     package = tmp_path / "msdscore_mini"
     shutil.copytree(locate("package:msdscore_mini"), package)
-    monkeypatch.setattr("msdscore.encoders.loading.checkpoints._package_folders", lambda name: (package,))
+    monkeypatch.setattr("msdscore.encoders.checkpoints._package_folders", lambda name: (package,))
     content = (package / "vocab.txt").read_bytes()
     (package / "vocab.txt").write_bytes(content[:-1] + b"x")
     with pytest.raises(WeightsError, match=r"vocab\.txt"):
@@ -99,7 +100,7 @@ def test_damaged_or_missing_weights_are_rejected(tmp_path, monkeypatch):
     (package / "vocab.txt").unlink()
     with pytest.raises(WeightsError, match=r"vocab\.txt"):
         load_encoder("mini")
-    monkeypatch.setattr("msdscore.encoders.loading.checkpoints._package_folders", lambda name: ())
+    monkeypatch.setattr("msdscore.encoders.checkpoints._package_folders", lambda name: ())
     with pytest.raises(WeightsError, match="pip install msdscore-mini"):
         load_encoder("mini")
 
@@ -150,8 +151,8 @@ def test_other_devices_dtypes_and_options_need_torch(monkeypatch):
         load_encoder("mini", device="cpu", dtype="bfloat16", runtime="onnx")
     with pytest.raises(ConfigError, match="tensorflow"):
         load_encoder("mini", runtime="tensorflow")
-    real = onnx.find_spec
-    monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "torch" else real(name))
+    real = mini.find_spec
+    monkeypatch.setattr(mini, "find_spec", lambda name: None if name == "msdscore_torch" else real(name))
     assert isinstance(load_encoder("mini", device="cpu"), OnnxEncoder)
     for options in ({"device": "cuda"}, {"device": "cpu", "dtype": "bfloat16"}, {"runtime": "torch"}):
         with pytest.raises(MissingExtraError, match=r"msdscore\[torch\]"):

@@ -114,7 +114,7 @@ def test_mean_of_feature_map_vectors_is_the_pooled_vector(convolutions, images):
     """The head is linear, so it commutes with the mean over positions."""
     encoder = load_encoder(str(convolutions), device="cpu")
     visual = encoder._model.visual
-    from msdscore.encoders.openclip import timm_patches
+    from msdscore_torch.openclip import timm_patches
 
     with torch.no_grad():
         patches, pooled, grid, _ = timm_patches(visual, torch.randn(2, 3, 64, 64))
@@ -144,7 +144,7 @@ def test_state_dict_loads_by_architecture_and_file(remote, own, images):
 
 
 def test_a_row_with_model_and_file_loads_from_a_folder(remote):
-    from msdscore.encoders.openclip import load_openclip
+    from msdscore_torch.openclip import load_openclip
 
     encoder = load_openclip(
         str(remote), name="mine", device="cpu", model="ViT-remote-tiny", file="RemoteCLIP-ViT-remote-tiny.pt"
@@ -190,7 +190,7 @@ def long(root):
 @torch.inference_mode()
 def test_longclip_reads_248_tokens_with_both_tables(long):
     folder, model = long
-    from msdscore.encoders.openclip import load_openclip
+    from msdscore_torch.openclip import load_openclip
 
     encoder = load_openclip(
         str(folder), name="longclip-t", device="cpu", model="ViT-long-tiny", file="longclip-T.pt", context=248

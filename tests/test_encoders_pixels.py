@@ -5,20 +5,20 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
+from msdscore.encoders.vision import device as on_device
+from msdscore.encoders.vision import nvjpeg, preprocessing
 from PIL import Image
 
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
+from msdscore.encoders.preprocessing import Preprocessing, prepare_image, prepared_pixels, view_of
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision import device as on_device
-from msdscore.encoders.vision import nvjpeg, preprocessing
-from msdscore.encoders.vision.device import stack_pixels
-from msdscore.encoders.vision.preprocessing import Preprocessing, prepare_image, prepared_pixels, view_of
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
+from msdscore_torch.vision.device import stack_pixels
 from tiny_clip import make_tiny_clip
 
 CPU = torch.device("cpu")
@@ -242,7 +242,7 @@ def test_files_rejected_by_the_device_are_decoded_by_pillow(clip, files, monkeyp
     assert first.prepared.pixels.shape == (3, 32, 32)
     assert str(reason) == str(usual.decode([broken])[0])
     # Rejected only by the device decoder: the bytes that were read are decoded with Pillow.
-    monkeypatch.setattr("msdscore.encoders.vision.device.decode_jpegs", lambda files, *_: [None] * len(files))
+    monkeypatch.setattr("msdscore_torch.vision.device.decode_jpegs", lambda files, *_: [None] * len(files))
     unread = Decoded(Prepared(np.frombuffer(other, dtype=np.uint8), first.prepared.view))
     (again,) = pipeline.decoder.decode_on_device(["no-such-file.jpg"], [unread])
     assert np.array_equal(again.prepared.pixels, usual.decode([other])[0].prepared.pixels)

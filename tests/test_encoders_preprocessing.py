@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from msdscore.encoders.vision.device import stack_pixels
-from msdscore.encoders.vision.preprocessing import (
+from msdscore.encoders.preprocessing import (
     Preprocessing,
     as_prepared,
     drawn,
@@ -20,6 +19,7 @@ from msdscore.encoders.vision.preprocessing import (
     view_of,
 )
 from msdscore.errors import WeightsError
+from msdscore_torch.vision.device import stack_pixels
 
 CPU = torch.device("cpu")
 CROPPED = Preprocessing(resize=32, crop=(32, 32))

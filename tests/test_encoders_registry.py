@@ -11,8 +11,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from msdscore.encoders import backbone, registry
-from msdscore.encoders.backbone import place
+from msdscore.encoders import registry
 from msdscore.encoders.registry import (
     EncoderRow,
     PluginWarning,
@@ -23,6 +22,8 @@ from msdscore.encoders.registry import (
 )
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore.registry import resolve
+from msdscore_torch import backbone
+from msdscore_torch.backbone import place
 
 TOY = "msdscore.encoders.toy:load_toy"
 

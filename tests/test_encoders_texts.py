@@ -13,9 +13,7 @@ from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Metaspace, Whitespace
 
 from msdscore.encoders import tokens
-from msdscore.encoders.loading.checkpoints import find_checkpoint
-from msdscore.encoders.loading.transformers import load_tokenizer
-from msdscore.encoders.mini.minilm import read_tokenizer
+from msdscore.encoders.checkpoints import find_checkpoint
 from msdscore.encoders.tokens import (
     TextSettings,
     Tokens,
@@ -27,6 +25,8 @@ from msdscore.encoders.tokens import (
     tokenise_all,
     unpack_tokens,
 )
+from msdscore_torch.aligned.minilm import read_tokenizer
+from msdscore_torch.checkpoints import load_tokenizer
 from tiny_clip import make_tiny_clip, vocabulary
 
 SETTINGS = TextSettings(context=8, prefix=(100,), suffix=(101,), pad=101)

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from msdscore.encoders.loading import hashing
-from msdscore.encoders.loading.checkpoints import (
+from msdscore.encoders import hashing
+from msdscore.encoders.checkpoints import (
     fetch_error,
     find_checkpoint,
     find_file,
@@ -45,7 +45,7 @@ def in_fresh_process(code, **environment):
     lines = [
         "from msdscore.errors import MSDScoreError",
         "from msdscore.encoders.registry import load_encoder",
-        "from msdscore.encoders.loading.checkpoints import find_checkpoint, find_file, find_settings, model_type",
+        "from msdscore.encoders.checkpoints import find_checkpoint, find_file, find_settings, model_type",
         "try:",
         f"    {code}",
         "except MSDScoreError as error:",

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from msdscore.encoders.mini.minilm import VOCABULARY_FILE, base_file, read_tokenizer
-from msdscore.encoders.mini.wordpiece import WordPiece
+from msdscore.encoders.wordpiece import WordPiece
 from msdscore.errors import WeightsError
+from msdscore_torch.aligned.minilm import VOCABULARY_FILE, base_file, read_tokenizer
 
 pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
 

@@ -37,10 +37,10 @@ from msdscore.forms.base import Unit
 from msdscore.forms.evidence import Evidence
 from msdscore.report.build import ReportOptions, build
 from msdscore.scoring import vocabulary
-from msdscore.scoring.calibrate import calibrated_bank
 from msdscore.serve.page import Parts, explanation_documents
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, stem
+from msdscore_lab.bank.calibrate import calibrated_bank
 from real_data import FOLDER, needs
 
 DEV = FOLDER / "dev_sugarcrepe.jsonl"

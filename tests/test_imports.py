@@ -124,7 +124,7 @@ def test_only_networks_and_devices_import_torch_at_the_top():
         for found in graph.get_import_details(importer=name, imported="torch")
         if found["line_contents"].startswith(("import", "from")) and not _is_indented(name, found["line_number"])
     }
-    allowed = ("msdscore.core.gpu.", "msdscore.encoders.", "msdscore.integrations.")
+    allowed = ("msdscore_torch.gpu.", "msdscore.encoders.", "msdscore_torch.integrations.")
     assert not [name for name in importing if not name.startswith(allowed)]
 
 

@@ -55,6 +55,6 @@ def test_grpo_example_trains_one_step(capsys, tmp_path, monkeypatch):
 )
 def test_missing_library_error_names_the_extra(module, library, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"msdscore.integrations.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"msdscore_torch.integrations.{module}", raising=False)
     with pytest.raises(MissingExtraError, match=rf"{library} is needed here; .*msdscore\[{extra}\]"):
-        import_module(f"msdscore.integrations.{module}")
+        import_module(f"msdscore_torch.integrations.{module}")

@@ -16,7 +16,7 @@ from msdscore import ConfigError, Scorer, ScorerSpec, UnknownNameError
 pytest.importorskip("torchmetrics", reason="torchmetrics is not installed (extra torchmetrics)")
 from torchmetrics import MetricCollection
 
-from msdscore.integrations.torchmetrics import MSDScore, UnscoredWarning
+from msdscore_torch.integrations.torchmetrics import MSDScore, UnscoredWarning
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 128, 0), "blue": (0, 0, 255)}
 
@@ -202,7 +202,7 @@ def test_plot_draws_means():
 RANK = """
 import torch, warnings
 warnings.simplefilter("ignore")  # torchmetrics warns of compute before update on the rank without data
-from msdscore.integrations.torchmetrics import MSDScore
+from msdscore_torch.integrations.torchmetrics import MSDScore
 images, captions = torch.load(f"{place}/pairs.pt", weights_only=True)
 torch.distributed.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
 for case, own in {"uneven": [[0, 1], [2]], "empty": [[0, 1, 2], []]}.items():

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from msdscore import ConfigError, MissingExtraError, Scorer
-from msdscore.integrations import training
-from msdscore.integrations.training import ValidationCaptions, log_captions, log_scalars
+from msdscore_torch.integrations import training
+from msdscore_torch.integrations.training import ValidationCaptions, log_captions, log_scalars
 
 COLOURS = ("red", "blue", "green")
 IMAGES = [Image.new("RGB", (64, 48), colour) for colour in COLOURS]
@@ -130,7 +130,7 @@ def test_lightning_callback(sample, tmp_path):
     from pytorch_lightning.loggers import TensorBoardLogger
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from msdscore.integrations.training import LightningCallback
+    from msdscore_torch.integrations.training import LightningCallback
 
     modes = []
 
@@ -172,7 +172,7 @@ def test_lightning_callback(sample, tmp_path):
 def test_transformers_callback(sample, tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    from msdscore.integrations.training import TransformersCallback
+    from msdscore_torch.integrations.training import TransformersCallback
 
     class Model(torch.nn.Module):
         def __init__(self):

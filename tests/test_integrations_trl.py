@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from msdscore import ConfigError, RunError, Scorer, ScorerSpec, UnknownNameError
-from msdscore.integrations.trl import MSDReward, RemoteReward, msd_reward
+from msdscore_torch.integrations.trl import MSDReward, RemoteReward, msd_reward
 
 RED, BLUE = (Image.new("RGB", (64, 64), colour) for colour in ("red", "blue"))
 CAPTIONS = ["a red square", "a blue square", "a red square and a green circle"]
@@ -272,7 +272,7 @@ class _Busy(BaseHTTPRequestHandler):
 
 
 def test_busy_service_is_retried_and_errors_are_reported(monkeypatch):
-    monkeypatch.setattr("msdscore.integrations.trl.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("msdscore_torch.integrations.trl.time.sleep", lambda seconds: None)
     _Busy.calls = []
     with ThreadingHTTPServer(("127.0.0.1", 0), _Busy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

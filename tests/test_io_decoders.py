@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from msdscore.encoders.vision.preprocessing import Preprocessing, read_pixels
+from msdscore.encoders.preprocessing import Preprocessing, read_pixels
 from msdscore.errors import ImageError
 from msdscore.io import decoders
 from msdscore.io.decoders import MESSAGE_FILES, NICENESS, Decoders, DecodersLostError
@@ -191,7 +191,7 @@ def test_processes_are_reused_by_the_next_caller():
 
 def test_decoding_process_does_not_import_torch():
     script = (
-        "import sys, msdscore.io.decoders, msdscore.encoders.vision.preprocessing; "
+        "import sys, msdscore.io.decoders, msdscore.encoders.preprocessing; "
         "sys.exit(bool({'torch', 'transformers', 'pyarrow', 'jaxtyping'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
@@ -200,7 +200,7 @@ def test_decoding_process_does_not_import_torch():
 SCRIPT = """
 import sys
 from functools import partial
-from msdscore.encoders.vision.preprocessing import Preprocessing, read_pixels
+from msdscore.encoders.preprocessing import Preprocessing, read_pixels
 from msdscore.io import decoders
 from msdscore.io.images import ImageLimits
 

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 import msdscore
-from msdscore.core.gpu.device import launching
 from msdscore.encoders.base import TextMemory
 from msdscore.encoders.registry import load_encoder
-from msdscore.integrations.shared import shared_scorer
 from msdscore.scoring import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
+from msdscore_torch.gpu.device import launching
+from msdscore_torch.integrations.shared import shared_scorer
 
 GPU = torch.device("cuda")
 SECONDS = 20.0  # far more than each test needs

@@ -38,7 +38,7 @@ from msdscore.forms.paper import Paper
 from msdscore.forms.registry import preset
 from msdscore.scoring import pipeline
 from msdscore.scoring.bank import BankQuality, load_bank, named, save_bank
-from msdscore.scoring.calibrate import (
+from msdscore_lab.bank.calibrate import (
     calibrated_bank,
     fit_logistic,
     reliabilities,

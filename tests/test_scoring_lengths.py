@@ -17,13 +17,14 @@ from msdscore.core.evidence import (
     length_class,
     length_weights,
 )
-from msdscore.encoders.loading import banks
-from msdscore.encoders.loading.banks import bank_bytes, read_bank
+from msdscore.encoders import banks
+from msdscore.encoders.banks import bank_bytes, read_bank
 from msdscore.encoders.registry import load_encoder
 from msdscore.forms.evidence import Evidence
-from msdscore.scoring import calibrate
-from msdscore.scoring.calibrate import calibrated_bank, fit_logistic
-from msdscore.scoring.lengths import (
+from msdscore.text.warnings import UNFAMILIAR
+from msdscore_lab.bank import calibrate
+from msdscore_lab.bank.calibrate import calibrated_bank, fit_logistic
+from msdscore_lab.bank.lengths import (
     Mentions,
     exchanged,
     fit_lengths,
@@ -34,7 +35,6 @@ from msdscore.scoring.lengths import (
     parts,
     short_texts,
 )
-from msdscore.text.warnings import UNFAMILIAR
 from test_scoring_evidence import coloured
 
 SHIFTS = (-6.0, -4.0, -2.0, 0.0, 0.0)  # of the evidence of words, by class of length

@@ -13,8 +13,8 @@ from torch.backends import cuda as backends
 
 from msdscore import Scorer
 from msdscore.encoders.base import TextMemory, checked_late, encode_in_batches
+from msdscore.encoders.preprocessing import Preprocessing
 from msdscore.encoders.registry import load_encoder
-from msdscore.encoders.vision.preprocessing import Preprocessing
 from msdscore.errors import ConfigError
 from msdscore.forms import base
 from msdscore.io import decoders

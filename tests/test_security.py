@@ -13,7 +13,7 @@ import torch
 import msdscore
 from command_line import invoke
 from hostile import Bomb
-from msdscore.encoders.loading.hashing import SUMS, verify_sums
+from msdscore.encoders.hashing import SUMS, verify_sums
 from msdscore.errors import MSDScoreError, WeightsError
 from msdscore_lab.align.export import write_sums
 
@@ -34,11 +34,11 @@ def test_pickle_bomb_runs_if_unpickled(tmp_path):
 
 def planted(tmp_path, trace):
     """Yield every reader of files that could contain a pickle, with a pickle bomb as the file."""
-    from msdscore.encoders.loading.banks import read_bank
-    from msdscore.encoders.loading.tensors import read_tensors
+    from msdscore.encoders.banks import read_bank
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
     from msdscore.io.inputs.rows import open_rows
+    from msdscore_torch.tensors import read_tensors
 
     aligned = tmp_path / "aligned"
     shutil.copytree(WEIGHTS, aligned)

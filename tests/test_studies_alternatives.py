@@ -9,8 +9,8 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.evidence import Evidence
 from msdscore.scoring.bank import save_bank
-from msdscore.scoring.calibrate import calibrated_bank
 from msdscore.scoring.spec import ScorerSpec
+from msdscore_lab.bank.calibrate import calibrated_bank
 from msdscore_lab.studies.context import Study
 from msdscore_lab.studies.localisation import replaced_word
 from msdscore_lab.studies.registry import run_study

@@ -11,7 +11,7 @@ from command_line import invoke
 from msdscore.core.evidence import information_terms, penalty_terms, precision_terms
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.evidence import Evidence
-from msdscore.scoring.calibrate import CONFIRMED
+from msdscore_lab.bank.calibrate import CONFIRMED
 from msdscore_lab.studies.ablations.form import CURVES, Words, ablations, information, penalty, precision
 from msdscore_lab.studies.match import word_tables
 from test_scoring_evidence import coloured

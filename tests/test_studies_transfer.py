@@ -8,9 +8,9 @@ from align_data import make_rows
 from bench_sets import COLOURS, encoded, make_sugarcrepe, write_images, write_rows
 from command_line import invoke, output_of
 from msdscore.errors import ConfigError
-from msdscore.io.inputs.pairs import DataSource
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.align.recipe import Recipe, load_recipe
+from msdscore_lab.pairs import DataSource
 from msdscore_lab.paper.page import part
 from msdscore_lab.studies.ablations.transfer import train_both
 from msdscore_lab.studies.context import Study

@@ -17,17 +17,15 @@ from safetensors.torch import load_file
 from align_data import draw, source, things
 from msdscore.core.embeddings import unit
 from msdscore.core.mixture import Mixture, log_density
-from msdscore.encoders.aligned.heads import SideDims
 from msdscore.encoders.base import Embeddings, prepare_all, prepare_and_encode
-from msdscore.encoders.mini.minilm import CLS, PAD, SEP
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
-from msdscore.io.inputs.pairs import Pairs, TrainingPair, collect, open_pairs
 from msdscore_lab.align.evaluate import evaluate
 from msdscore_lab.align.export import export
 from msdscore_lab.align.losses import densities
 from msdscore_lab.align.run.folder import read_run
 from msdscore_lab.align.run.parts import TrainOptions, open_towers, tune_towers
+from msdscore_lab.pairs import Pairs, TrainingPair, collect, open_pairs
 from msdscore_lab.train_mini.batches import open_resident
 from msdscore_lab.train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
 from msdscore_lab.train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss
@@ -39,6 +37,8 @@ from msdscore_lab.train_mini.sampling import grouped_order, nearest
 from msdscore_lab.train_mini.texts import NO_WORD, FlatTexts, TextPool
 from msdscore_lab.train_mini.trainer import train
 from msdscore_lab.train_mini.words import ABSENT, PRESENT, UNSURE, caption_words, word_facts, word_labels
+from msdscore_torch.aligned.heads import SideDims
+from msdscore_torch.aligned.minilm import CLS, PAD, SEP
 
 CPU = TrainOptions(device="cpu", workers=2)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from msdscore.integrations.shared import shared_scorer
+from msdscore_torch.integrations.shared import shared_scorer
 from msdscore_lab.harnesses.capevalkit import caption_metric
 
 

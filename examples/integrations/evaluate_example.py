@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from msdscore.integrations.evaluate import MSDModule
+from msdscore_lab.harnesses.evaluate import MSDModule
 
 
 def main() -> None:

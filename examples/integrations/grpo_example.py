@@ -9,7 +9,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from trl import GRPOConfig, GRPOTrainer
 
-from msdscore.integrations.trl import MSDReward
+from msdscore_torch.integrations.trl import MSDReward
 
 
 def main(checkpoint: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from msdscore.integrations.shared import shared_scorer
+from msdscore_torch.integrations.shared import shared_scorer
 
 TASK = Path(__file__).parent / "lmms_eval_task"
 

@@ -3,7 +3,7 @@
 import torch
 from PIL import Image
 
-from msdscore.integrations.torchmetrics import MSDScore
+from msdscore_torch.integrations.torchmetrics import MSDScore
 
 COLOURS = ("red", "green", "blue")
 

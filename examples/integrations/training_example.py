@@ -5,7 +5,7 @@ from pathlib import Path
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from msdscore.integrations.training import ValidationCaptions, log_captions, log_scalars
+from msdscore_torch.integrations.training import ValidationCaptions, log_captions, log_scalars
 
 COLOURS = ("red", "green", "blue")
 

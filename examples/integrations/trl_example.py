@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from msdscore.integrations.trl import MSDReward
+from msdscore_torch.integrations.trl import MSDReward
 
 
 def main() -> None:

@@ -169,7 +169,7 @@ def error_summary(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{location}"
 
 
-def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str]) -> tuple[Row, ...]:
+def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str] = ()) -> tuple[Row, ...]:
     """Read the rows of a package's `table.toml`; the fields in `functions` are relative to the package."""
     rows = []
     for fields in tomllib.loads(files(package).joinpath("table.toml").read_text("utf-8"))[kind]:
@@ -189,7 +189,7 @@ def resolve(target: str, owner: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         if isinstance(error, MSDScoreError):
             raise
-        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "msdscore_torch"):
             raise MissingExtraError(f"{owner} needs torch; install it with: pip install 'msdscore[hf]'") from error
         raise ConfigError(f"the loader {target!r} of {owner} cannot be imported ({error})") from error
     if not callable(loaded):

@@ -21,13 +21,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from msdscore.core import embeddings
-from msdscore.encoders.aligned import heads
-from msdscore.encoders.aligned.encoder import AlignedEncoder, load_aligned
-from msdscore.encoders.aligned.towers import mean_state, take_levels
 from msdscore.encoders.base import Features
-from msdscore.encoders.loading.hashing import SUMS, file_sha256
-from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.mini import lite2, minilm
+from msdscore.encoders.hashing import SUMS, file_sha256
+from msdscore_torch.aligned import heads, lite2, minilm
+from msdscore_torch.aligned.encoder import AlignedEncoder, load_aligned
+from msdscore_torch.aligned.towers import mean_state, take_levels
+from msdscore_torch.tensors import read_tensors, widened
 
 NORM_EPS = 1e-3
 OPSET = 18

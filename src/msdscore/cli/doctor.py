@@ -10,6 +10,7 @@ import typer
 from msdscore import threads
 from msdscore.cli import options
 from msdscore.cli.progress import print_json
+from msdscore.core.arrays import torch_part
 from msdscore.errors import MSDScoreError
 from msdscore.version import __version__
 
@@ -110,9 +111,7 @@ def _runtime(scorer: "Scorer") -> str:
         )
         return f"{library} {number}, {on}; {more}"
     if device.type == "cuda":
-        from msdscore.core.gpu.device import described
-
-        on = described(device)
+        on = torch_part("gpu.device").described(device)
     return f"torch {_installed('torch')}, {on}"
 
 

@@ -18,6 +18,8 @@ import array_api_compat
 import numpy as np
 import numpy.typing as npt
 
+from msdscore.errors import require
+
 Array: TypeAlias = Any  # of any library
 Device: TypeAlias = Any  # "cpu" for NumPy, a torch.device for torch
 
@@ -62,6 +64,15 @@ def _of_torch() -> Any:
     return import_module("array_api_compat.torch")
 
 
+def torch_part(name: str) -> Any:
+    """Import a module of `msdscore_torch`, the distribution with everything that needs torch: GPUs and their encoders.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    return require(f"msdscore_torch.{name}", extra="torch")
+
+
 def is_gpu(device: Device) -> bool:
     """Whether a device is a GPU, on which the host should not wait for results.
 
@@ -76,11 +87,10 @@ def gpu_count() -> int:
     drivers = not sys.platform.startswith("linux") or any(
         map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
     )
-    if "torch" not in sys.modules and not (drivers and find_spec("torch")):
+    if not find_spec("msdscore_torch") or not (drivers or "torch" in sys.modules):
         return 0
-    from msdscore.core.gpu import device
-
-    return device.count()
+    count: int = torch_part("gpu.device").count()
+    return count
 
 
 def on_cpu(array: Array) -> bool:
@@ -109,9 +119,7 @@ def fetching(*arrays: Array) -> Callable[[], tuple[npt.NDArray[Any], ...]]:
     """
     if all(map(on_cpu, arrays)):
         return lambda: tuple(map(to_numpy, arrays))
-    from msdscore.core.gpu import device
-
-    arrived = device.fetching(*arrays)
+    arrived = torch_part("gpu.device").fetching(*arrays)
     return lambda: tuple(map(to_numpy, arrived()))
 
 
@@ -122,11 +130,10 @@ def float64(array: Array) -> npt.NDArray[np.float64]:
 
 def launching(device: Device) -> AbstractContextManager[None]:
     """Context in which no other thread launches work on a GPU; nothing for other devices."""
-    if not is_gpu(device):
-        return nullcontext()
-    from msdscore.core.gpu.device import launching as launching_on_gpu
-
-    return launching_on_gpu(device)
+    context: AbstractContextManager[None] = (
+        torch_part("gpu.device").launching(device) if is_gpu(device) else nullcontext()
+    )
+    return context
 
 
 def on_device(values: npt.NDArray[Any], device: Device) -> Array:
@@ -135,11 +142,7 @@ def on_device(values: npt.NDArray[Any], device: Device) -> Array:
     >>> on_device(np.array([1, 2]), "cpu")
     array([1, 2])
     """
-    if isinstance(device, str):
-        return values
-    from msdscore.core.gpu.device import sent_values
-
-    return sent_values(values, device)
+    return values if isinstance(device, str) else torch_part("gpu.device").sent_values(values, device)
 
 
 def from_numpy(values: npt.NDArray[Any], like: Array) -> Array:

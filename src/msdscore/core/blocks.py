@@ -24,6 +24,7 @@ from msdscore.core.arrays import (
     on_cpu,
     take_rows,
     to_numpy,
+    torch_part,
 )
 from msdscore.core.embeddings import extents, to_width
 
@@ -74,10 +75,9 @@ def map_blocks(
     parts = blocks(sizes, item_bytes, _room(like))
     if not (is_torch(like) and on_cpu(like)):
         return in_order([function(part) for part in parts])
-    from msdscore.core.gpu.device import cpu_threads, map_each
-
-    shares = (share for part in parts for share in part.shares(cpu_threads()))
-    return in_order(map_each(function, shares))
+    device = torch_part("gpu.device")
+    shares = (share for part in parts for share in part.shares(device.cpu_threads()))
+    return in_order(device.map_each(function, shares))
 
 
 def widths(mask: Bool[Array, "batch points"]) -> Indices:
@@ -105,11 +105,8 @@ def blocks(sizes: Indices, item_bytes: Callable[[int], int], room: int) -> Itera
 
 
 def _room(like: Array) -> int:
-    if not is_gpu(device_of(like)):
-        return BLOCK_BYTES
-    from msdscore.core.gpu.device import memory_share
-
-    return memory_share(like.device)
+    room: int = torch_part("gpu.device").memory_share(like.device) if is_gpu(device_of(like)) else BLOCK_BYTES
+    return room
 
 
 def in_order(results: Sequence[Rows]) -> tuple[Array, ...]:

@@ -37,6 +37,7 @@ from msdscore.core.arrays import (
     sigmoid,
     take_rows,
     to_numpy,
+    torch_part,
 )
 from msdscore.core.blocks import Block, Indices, Rows, map_blocks, widths
 from msdscore.core.embeddings import Embeddings, PerPoint, real_points, to_width, widen
@@ -243,8 +244,7 @@ def _fused(side: Embeddings, *mixtures: int | Mixture | None) -> ModuleType | No
     """The fused kernels if they support these points and mixtures (by size or kind), else None."""
     if not is_torch(side.points):
         return None
-    from msdscore.core.gpu import fused
-
+    fused: ModuleType = torch_part("gpu.fused")
     return fused if fused.serves(side.points, *(item for item in mixtures if item is not None)) else None
 
 

@@ -13,14 +13,14 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from PIL.Image import Image
 
 from msdscore import threads
-from msdscore.core.arrays import Array, Bool, Device, Float, Int, astype, is_gpu, namespace
+from msdscore.core.arrays import Array, Bool, Device, Float, Int, astype, is_gpu, namespace, torch_part
 from msdscore.core.embeddings import Embeddings as Embeddings
 from msdscore.core.embeddings import PatchLayout as PatchLayout
 from msdscore.core.embeddings import TokenLayout as TokenLayout
 from msdscore.core.embeddings import join, take
 from msdscore.core.evidence import Bank
-from msdscore.encoders.vision.preprocessing import Prepared as Prepared
-from msdscore.encoders.vision.preprocessing import View as View
+from msdscore.encoders.preprocessing import Prepared as Prepared
+from msdscore.encoders.preprocessing import View as View
 from msdscore.errors import ConfigError
 from msdscore.text.normal import clean, original_spans
 from msdscore.text.warnings import mark_warnings, text_warnings
@@ -66,7 +66,7 @@ class Encoder(Protocol):
     `name` is the short name or path it was loaded by; `signature` lists every choice that can change a vector:
     weights and revision, pooling, norms, window rule, dtype. Images are passed decoded, upright and in RGB mode. An
     item's vectors must not depend on the other items of its batch beyond rounding.
-    `msdscore.encoders.backbone.Backbone` implements everything except encoding images and texts.
+    `msdscore_torch.backbone.Backbone` implements everything except encoding images and texts.
     """
 
     @property
@@ -147,9 +147,7 @@ def device_section(encoder: Encoder) -> Iterator[None]:
     if not is_gpu(encoder.device) or getattr(encoder, "is_cache", False):  # a cache waits for the vectors of every item
         yield
         return
-    from msdscore.core.gpu.device import in_flight
-
-    with in_flight(encoder.device), checked_late():
+    with torch_part("gpu.device").in_flight(encoder.device), checked_late():
         yield
 
 

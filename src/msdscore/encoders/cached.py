@@ -26,7 +26,7 @@ from safetensors.numpy import load, save
 from msdscore.core.arrays import Array, Device, on_device, to_numpy
 from msdscore.core.embeddings import join, split
 from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, Sentences, TokenLayout, View
-from msdscore.encoders.vision.preprocessing import preprocessing_of
+from msdscore.encoders.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.version import __version__
 

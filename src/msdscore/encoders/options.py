@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin
 
-from msdscore.encoders.vision.preprocessing import Preprocessing
+from msdscore.core.arrays import torch_part
+from msdscore.encoders.preprocessing import Preprocessing
 from msdscore.errors import ConfigError, unknown_name
 
 
@@ -65,14 +66,11 @@ class SharedOptions:
     def applied(self, steps: Preprocessing) -> Preprocessing:
         """Apply the options to the preprocessing steps of a checkpoint."""
         on_device, jpeg_on_device = self.resize == "device", self.jpeg == "device"
-        if on_device or jpeg_on_device:
-            from msdscore.encoders.vision.device import FILTERS  # only for images that are resized by torch
-
-            if steps.resample not in FILTERS:
-                raise ConfigError(
-                    f"{', '.join(self.pixel_choices)} needs one of Pillow's resize filters, "
-                    "which this checkpoint does not use; omit it"
-                )
+        if (on_device or jpeg_on_device) and steps.resample not in torch_part("vision.device").FILTERS:
+            raise ConfigError(
+                f"{', '.join(self.pixel_choices)} needs one of Pillow's resize filters, "
+                "which this checkpoint does not use; omit it"
+            )
         return replace(steps, reduced=_REDUCED[self.jpeg], on_device=on_device, jpeg_on_device=jpeg_on_device)
 
     def refuse_pixel_choices(self) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from msdscore.encoders.loading.checkpoints import cached_checkpoint, locate, looks_like_hub_name, model_type
-from msdscore.encoders.loading.hashing import loading
+from msdscore.encoders.checkpoints import cached_checkpoint, locate, looks_like_hub_name, model_type
+from msdscore.encoders.hashing import loading
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError, unknown_name
 from msdscore.registry import PluginWarning, Registry, import_object, read_table, resolve
 
@@ -58,7 +58,7 @@ SCHEMES = ("open_clip",)  # families whose loader interprets the text after `FAM
 @cache
 def built_in() -> tuple[EncoderRow, ...]:
     """Return the encoders of `table.toml`."""
-    return read_table("msdscore.encoders", "encoder", EncoderRow, ("loader",))
+    return read_table("msdscore.encoders", "encoder", EncoderRow)
 
 
 def families() -> Mapping[str, str]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from PIL.Image import Image
 
 from msdscore.encoders.base import Embeddings, Prepared, TokenLayout
-from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, patch_layout, view_of
+from msdscore.encoders.preprocessing import Preprocessing, as_prepared, patch_layout, view_of
 from msdscore.errors import ConfigError
 
 _Ints = npt.NDArray[np.int64]

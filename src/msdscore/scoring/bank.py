@@ -15,8 +15,8 @@ from msdscore.core.arrays import Device, integers
 from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.encoders.banks import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.encoders.base import Embeddings, Encoder, encode_by_length, encode_in_batches, prepare_and_encode
-from msdscore.encoders.loading.banks import bank_bytes, bank_facts, bank_tensors, read_bank
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.io.hashing import pixel_key, text_key

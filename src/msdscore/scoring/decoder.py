@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from PIL import __version__ as pillow_version
 from PIL.Image import Image
 
-from msdscore.core.arrays import is_gpu
+from msdscore.core.arrays import is_gpu, torch_part
 from msdscore.encoders.base import Encoder, Prepared
 from msdscore.encoders.cached import CachedEncoder
-from msdscore.encoders.vision.preprocessing import Preprocessing, as_prepared, preprocessing_of, read_pixels
+from msdscore.encoders.preprocessing import Preprocessing, as_prepared, preprocessing_of, read_pixels
 from msdscore.errors import RowError
 from msdscore.io.hashing import pixel_key
 from msdscore.io.images import ImageLimits, ImageSource, Stamp, file_warnings, open_image, read_stamped, source_name
@@ -77,12 +77,12 @@ class Decoder:
         ready, steps = list(decoded), preprocessing_of(self.encoder)
         if steps is None or not steps.jpeg_on_device:
             return ready
-        from msdscore.encoders.vision.device import decode_jpegs
-
         images = {number: item for number, item in enumerate(decoded) if isinstance(item, Decoded)}
         files = {number: item for number, item in images.items() if item.prepared.pixels.ndim == 1}
         jpegs, on_cpu = [item.prepared for item in files.values()], replace(steps, jpeg_on_device=False)
-        for (number, item), canvas in zip(files.items(), decode_jpegs(jpegs, steps, self.encoder.device), strict=True):
+        for (number, item), canvas in zip(
+            files.items(), torch_part("vision.device").decode_jpegs(jpegs, steps, self.encoder.device), strict=True
+        ):
             try:
                 if canvas is None:
                     content = item.prepared.pixels.tobytes()

@@ -13,7 +13,7 @@ from PIL.Image import Image
 from msdscore import threads
 from msdscore.core.arrays import to_numpy
 from msdscore.encoders.base import Prepared, View
-from msdscore.encoders.vision.preprocessing import Pixels, Preprocessing, as_prepared, read_pixels
+from msdscore.encoders.preprocessing import Pixels, Preprocessing, as_prepared, read_pixels
 from msdscore.errors import RowError
 from msdscore.io.decoders import MESSAGE_FILES, Decoded, DecodersLostError, borrow, give_back
 from msdscore.io.images import (

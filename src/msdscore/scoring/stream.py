@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msdscore import threads
 from msdscore.core.arrays import is_gpu
-from msdscore.encoders.vision.preprocessing import preprocessing_of
+from msdscore.encoders.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RowError
 from msdscore.io.images import ImageSource, Stamp
 from msdscore.scoring.decoder import Decoded

@@ -8,17 +8,17 @@ from torch import Tensor
 
 from msdscore.core.arrays import Float, Int
 from msdscore.core.embeddings import join
-from msdscore.encoders.aligned.heads import AlignedHeads, Side
-from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Embeddings, Features, prepare_all
-from msdscore.encoders.loading.hashing import verify_files
+from msdscore.encoders.hashing import verify_files
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
-from msdscore.io.inputs.pairs import DataSource, Pairs, image_content, open_pairs
 from msdscore_lab.align.features import chunks
 from msdscore_lab.align.losses import caption_table, token_table
 from msdscore_lab.align.run.folder import read_run
 from msdscore_lab.align.run.parts import Towers, open_towers, tune_towers
+from msdscore_lab.pairs import DataSource, Pairs, image_content, open_pairs
+from msdscore_torch.aligned.heads import AlignedHeads, Side
+from msdscore_torch.backbone import place
 
 RANKS = (1, 5, 10)
 

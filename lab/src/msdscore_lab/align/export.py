@@ -11,12 +11,9 @@ from PIL.Image import Image
 from safetensors.torch import save
 from torch import Tensor
 
-from msdscore.encoders.aligned.encoder import FORMAT, MODEL_TYPE
-from msdscore.encoders.aligned.towers import plain
-from msdscore.encoders.loading.banks import bank_bytes
-from msdscore.encoders.loading.checkpoints import BANK
-from msdscore.encoders.loading.hashing import SUMS, file_sha256
-from msdscore.encoders.loading.tensors import packed, read_tensors, widened
+from msdscore.encoders.banks import bank_bytes
+from msdscore.encoders.checkpoints import BANK
+from msdscore.encoders.hashing import SUMS, file_sha256
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import write_bytes
@@ -25,6 +22,9 @@ from msdscore.scoring.bank import build_bank
 from msdscore.scoring.pipeline import recommended_form
 from msdscore.version import __version__
 from msdscore_lab.align.run.folder import CARD, FinishedRun, read_run
+from msdscore_torch.aligned.encoder import FORMAT, MODEL_TYPE
+from msdscore_torch.aligned.towers import plain
+from msdscore_torch.tensors import packed, read_tensors, widened
 
 DTYPES = ("int8", "float16", "float32")
 TRUNK = "trunk.safetensors"  # tuned tensors of the image network

@@ -23,16 +23,16 @@ from torch import Tensor
 
 from msdscore.core.arrays import Int
 from msdscore.core.embeddings import widen
-from msdscore.encoders.aligned.towers import ImageTower, TextTower, plain
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
-from msdscore.encoders.loading.hashing import files_sha256
+from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, ImageError, RunError
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import text_key
-from msdscore.io.inputs.pairs import Pairs
 from msdscore.text.words import WORD, Span, stem
 from msdscore_lab.align.data.samples import Sample, SampleReader, make_view, ordered_results
 from msdscore_lab.align.recipe import Recipe
+from msdscore_lab.pairs import Pairs
+from msdscore_torch.aligned.towers import ImageTower, TextTower, plain
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "int32": torch.int32}
 _DONE = "cache.json"  # written last, when the cache is complete

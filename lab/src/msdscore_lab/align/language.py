@@ -11,13 +11,13 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from msdscore.core.arrays import Bool, Float, Int
-from msdscore.encoders.aligned.towers import frozen
-from msdscore.encoders.backbone import place
-from msdscore.encoders.loading.checkpoints import find_checkpoint, locate
-from msdscore.encoders.loading.transformers import load_model, load_tokenizer
+from msdscore.encoders.checkpoints import find_checkpoint, locate
 from msdscore.encoders.tokens import special_ids
 from msdscore.errors import WeightsError, require
 from msdscore_lab.align.recipe import LanguageSpec
+from msdscore_torch.aligned.towers import frozen
+from msdscore_torch.backbone import place
+from msdscore_torch.checkpoints import load_model, load_tokenizer
 
 _IGNORED = -100
 

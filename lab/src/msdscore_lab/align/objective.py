@@ -11,7 +11,6 @@ from torch.nn.functional import pad
 
 from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.encoders.aligned.heads import to_embeddings
 from msdscore_lab.align import losses
 from msdscore_lab.align.aligner import Aligner
 from msdscore_lab.align.features import TrainingBatch
@@ -19,6 +18,7 @@ from msdscore_lab.align.language import FrozenLanguageModel
 from msdscore_lab.align.losses import Scalar, Table
 from msdscore_lab.align.processes import World, gather_embeddings, gather_rows, max_over_processes, sum_over_processes
 from msdscore_lab.align.recipe import Recipe
+from msdscore_torch.aligned.heads import to_embeddings
 
 
 class TrainingStep:

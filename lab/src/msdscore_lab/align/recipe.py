@@ -12,9 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from msdscore.encoders.aligned.heads import HeadsSpec
-from msdscore.encoders.aligned.towers import ImageTowerSpec, TextTowerSpec, plain, read_spec
 from msdscore.errors import ConfigError, InputError, unknown_name
+from msdscore_torch.aligned.heads import HeadsSpec
+from msdscore_torch.aligned.towers import ImageTowerSpec, TextTowerSpec, plain, read_spec
 
 DIRECTIONS = ("support", "coverage", "both", "each")
 NEGATIVE_SOURCES = ("rules", "supplied", "both")

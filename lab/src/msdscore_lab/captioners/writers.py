@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from PIL.Image import Image
 
-from msdscore.encoders.backbone import Placement
-from msdscore.encoders.loading.checkpoints import Checkpoint
+from msdscore.encoders.checkpoints import Checkpoint
 from msdscore.errors import ConfigError, RowError
 from msdscore_lab.metrics.vlm.endpoint import Endpoint, RefusedQuestionError
 from msdscore_lab.metrics.vlm.model import LocalModel, Sampling, load_image_text, load_processor
+from msdscore_torch.backbone import Placement
 
 PROMPT = "Describe the main subject in one concise English sentence."  # as used by the MSD-Score authors
 

@@ -14,10 +14,10 @@ from msdscore.cli.progress import display, print_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from msdscore.io.inputs.pairs import DataSource
     from msdscore_lab.align.recipe import Recipe
     from msdscore_lab.align.run.parts import Event
     from msdscore_lab.align.run.train import RunReport
+    from msdscore_lab.pairs import DataSource
 
 align = typer.Typer(no_args_is_help=True, help="Train light heads that map frozen backbones into one local space.")
 
@@ -37,7 +37,7 @@ class PairOptions:
 
     def source(self) -> "DataSource":
         """Return the captioned images as a data source."""
-        from msdscore.io.inputs.pairs import DataSource
+        from msdscore_lab.pairs import DataSource
 
         return DataSource(tuple(self.data), tuple(self.images), self.data_format)
 
@@ -140,10 +140,10 @@ def export(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Export a run as an encoder, which is loaded by the name of its folder."""
-    from msdscore.cli.bank import spread_over
     from msdscore.io.images import open_image
     from msdscore.io.outputs.targets import check_folder
     from msdscore_lab.align.export import export as write
+    from msdscore_lab.cli.bank import spread_over
 
     check_folder(folder)
     images = [] if background is None else [open_image(path) for path in spread_over(background, limit)]

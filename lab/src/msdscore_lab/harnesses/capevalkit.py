@@ -17,7 +17,6 @@ import numpy as np
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, require
 from msdscore.forms.columns import LOGGED
-from msdscore.integrations.shared import ScorerLike, shared_scorer
 from msdscore.io.atomic import write_bytes
 from msdscore.io.hashing import source_key
 from msdscore.io.inputs.references import ReferenceFile
@@ -25,6 +24,7 @@ from msdscore.io.inputs.rows import open_rows
 from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__
+from msdscore_torch.integrations.shared import ScorerLike, shared_scorer
 
 NAME = "msdscore"
 _REQUIREMENT = f"msdscore[mini]=={__version__}"

@@ -9,13 +9,13 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.encoders.backbone import place
 from msdscore.errors import WeightsError, require
 from msdscore.intervals import Floats
 from msdscore.io.hashing import file_key
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore_lab.metrics.encoded import PREFIX, harmonic, nearest_reference
 from msdscore_lab.metrics.registry import choice
+from msdscore_torch.backbone import place
 
 WEIGHT = 2.0  # w of the released script
 FAMILIES = ("openai", "open_clip")  # backbones of clip_ViT-B-32.pth and openClip_ViT-L-14.pth

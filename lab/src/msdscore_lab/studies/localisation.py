@@ -20,9 +20,9 @@ from msdscore.explain.explanation import explain
 from msdscore.explain.terms import rank_key
 from msdscore.forms.base import Unit
 from msdscore.intervals import Interval, bootstrap_mean
-from msdscore.scoring.calibrate import stems_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import Word, segment, stem
+from msdscore_lab.bank.calibrate import stems_of
 from msdscore_lab.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage
 from msdscore_lab.stats.ranks import auc, prepare

@@ -18,9 +18,9 @@ from msdscore.core.evidence import PRIOR
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.forms.evidence import WordMeasurement
 from msdscore.intervals import Interval
-from msdscore.scoring.calibrate import CONFIRMED, similar_texts, stems_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import joined
+from msdscore_lab.bank.calibrate import CONFIRMED, similar_texts, stems_of
 from msdscore_lab.benchmarks.base import Image, image_source
 from msdscore_lab.stats.ranks import auc, prepare
 from msdscore_lab.stats.resample import bootstrap, bootstrap_share

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from msdscore.errors import InputError
 from msdscore.forms.references import log_shares, p_value_with_references
-from msdscore.scoring.calibrate import stems_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
+from msdscore_lab.bank.calibrate import stems_of
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.run.plan import pipeline_for, prepare_work
 from msdscore_lab.stats.ranks import auc, prepare

@@ -12,18 +12,18 @@ from torch import Tensor
 from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Features
-from msdscore.encoders.mini.lite2 import Lite2Images
-from msdscore.encoders.mini.minilm import MiniLMTexts
 from msdscore.errors import ConfigError
-from msdscore.io.inputs.pairs import Pairs
 from msdscore_lab.align.features import TrainingBatch
 from msdscore_lab.align.repeatable import draw
+from msdscore_lab.pairs import Pairs
 from msdscore_lab.train_mini.images import OnProgress, ResidentImages, decoded_images
 from msdscore_lab.train_mini.prepare import prepare_texts, train_pairs
 from msdscore_lab.train_mini.recipe import MiniRecipe
 from msdscore_lab.train_mini.sampling import Pools, grouped_order, nearest, step_texts
 from msdscore_lab.train_mini.texts import TextPool, TokenRows
 from msdscore_lab.train_mini.words import Labels, alike_words, caption_words, word_labels
+from msdscore_torch.aligned.lite2 import Lite2Images
+from msdscore_torch.aligned.minilm import MiniLMTexts
 
 _READ = 4096  # captions per batch of the text tower before the run
 _WIDTH = 48  # tokens of them

@@ -19,7 +19,7 @@ from msdscore.core.arrays import Bool, Float, Int, UInt8
 from msdscore.errors import ImageError
 from msdscore.io.atomic import replacing
 from msdscore.io.images import open_image
-from msdscore.io.inputs.pairs import Pairs, image_content
+from msdscore_lab.pairs import Pairs, image_content
 from msdscore_lab.train_mini.recipe import MiniSample
 
 OnProgress = Callable[[int, int], None]

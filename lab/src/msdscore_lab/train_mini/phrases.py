@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
-from msdscore.io.inputs.pairs import TrainingPair
 from msdscore.text.words import STOP_WORDS, joined, stem
 from msdscore_lab import edits
 from msdscore_lab.align.data.negatives import CLASSES, KINDS
+from msdscore_lab.pairs import TrainingPair
 
 _LETTERS = re.compile(r"[a-z0-9]+")
 _ARTICLES = ("a", "an", "the")

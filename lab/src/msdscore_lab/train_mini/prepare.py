@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.encoders.mini.minilm import MiniLMTexts
 from msdscore.io.atomic import replacing
-from msdscore.io.inputs.pairs import Pairs, TrainingPair, image_name
 from msdscore.text.words import stem
 from msdscore_lab import edits
 from msdscore_lab.align.data.negatives import class_weights, make_negatives
 from msdscore_lab.align.data.samples import mentions_side
 from msdscore_lab.align.repeatable import stream
+from msdscore_lab.pairs import Pairs, TrainingPair, image_name
 from msdscore_lab.train_mini.phrases import (
     CLASS_FRAMES,
     Lexicon,
@@ -30,6 +29,7 @@ from msdscore_lab.train_mini.phrases import (
 from msdscore_lab.train_mini.recipe import MiniRecipe, MiniSample
 from msdscore_lab.train_mini.texts import NO_WORD, FlatTexts, flatten
 from msdscore_lab.train_mini.words import WordFacts, word_facts
+from msdscore_torch.aligned.minilm import MiniLMTexts
 
 KINDS = ("captions", "machine", "joined", "short", "long", "negatives", "classes")
 _RULES = 3  # increase when texts by rule change, which invalidates cached files

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from msdscore.encoders.mini.lite2 import STAGES
 from msdscore.errors import ConfigError
 from msdscore_lab.align.recipe import LossSpec, Recipe, SampleSpec, TrainSpec, load_recipe, require_between
+from msdscore_torch.aligned.lite2 import STAGES
 
 MINI = Path(__file__).with_name("mini.toml")
 

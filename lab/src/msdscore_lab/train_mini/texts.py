@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from msdscore.core.arrays import Bool, Float, Int
-from msdscore.encoders.mini.minilm import CLS, PAD, SEP, MiniLMTexts
 from msdscore.encoders.tokens import tokenise
 from msdscore.text.words import stem, token_contents
+from msdscore_torch.aligned.minilm import CLS, PAD, SEP, MiniLMTexts
 
 NO_WORD, UNKNOWN_WORD = -1, -2  # a token outside content words; one of a content word without an id
 LONGEST = 126  # largest number of tokens of a text

@@ -7,13 +7,13 @@ from typing import cast
 import torch
 
 from msdscore.errors import ConfigError
-from msdscore.io.inputs.pairs import Pairs
 from msdscore_lab.align.objective import Parts
 from msdscore_lab.align.processes import World
 from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import seeded
 from msdscore_lab.align.run.parts import Towers, TrainOptions, tower_dims
 from msdscore_lab.align.run.train import train as train_heads
+from msdscore_lab.pairs import Pairs
 from msdscore_lab.train_mini.batches import MiniTowers, open_resident
 from msdscore_lab.train_mini.model import MiniAligner, TunedTrunk
 from msdscore_lab.train_mini.recipe import MiniRecipe

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.embeddings import unit
-from msdscore.io.inputs.pairs import Pairs
 from msdscore.text.words import stem
+from msdscore_lab.pairs import Pairs
 from msdscore_lab.train_mini.phrases import Lexicon
 from msdscore_lab.train_mini.texts import TextPool
 

@@ -14,13 +14,13 @@ from PIL import Image
 
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
-from msdscore.io.inputs.pairs import Pairs, TrainingPair, image_content
 from msdscore.text.words import content_words, each_word, stem
 from msdscore_lab.align.data.negatives import class_weights, make_negatives
 from msdscore_lab.align.processes import World
 from msdscore_lab.align.recipe import Recipe, SampleSpec
 from msdscore_lab.align.repeatable import draw, epoch_order, stream
 from msdscore_lab.edits import words_of
+from msdscore_lab.pairs import Pairs, TrainingPair, image_content
 
 _MAX_FAILURES = 100  # consecutive unreadable images before an error is raised
 _PREFETCH = 2  # batches read before they are needed

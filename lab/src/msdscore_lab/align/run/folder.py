@@ -24,12 +24,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from msdscore.encoders.aligned.heads import AlignedHeads, SideDims
-from msdscore.encoders.aligned.towers import plain, read_spec
 from msdscore.errors import RunError, require, unknown_name
 from msdscore.io.atomic import replacing
 from msdscore.version import __version__
 from msdscore_lab.align.recipe import Recipe, dump_recipe, load_recipe, load_trained
+from msdscore_torch.aligned.heads import AlignedHeads, SideDims
+from msdscore_torch.aligned.towers import plain, read_spec
 
 CONFIG, ENVIRONMENT, TOWERS = "config.toml", "environment.json", "towers.json"
 CURVES, REPORT, CARD, LOCK = "curves.jsonl", "report.json", "README.md", ".lock"

@@ -9,12 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from msdscore.encoders.aligned.encoder import load_towers
-from msdscore.encoders.aligned.heads import SideDims
-from msdscore.encoders.aligned.towers import ImageTower, TextTower, TowerOptions
 from msdscore.encoders.base import Features
-from msdscore.encoders.mini.lite2 import Lite2Images
-from msdscore.io.inputs.pairs import Pairs
 from msdscore_lab.align.aligner import Aligner
 from msdscore_lab.align.data.samples import SampleReader, check_batch, read_batches
 from msdscore_lab.align.features import CachedFeatures, TowerFeatures, TrainingBatch, build_cache, cache_key, make_batch
@@ -23,6 +18,11 @@ from msdscore_lab.align.objective import TERMS, Parts
 from msdscore_lab.align.processes import World, wait
 from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import seeded
+from msdscore_lab.pairs import Pairs
+from msdscore_torch.aligned.encoder import load_towers
+from msdscore_torch.aligned.heads import SideDims
+from msdscore_torch.aligned.lite2 import Lite2Images
+from msdscore_torch.aligned.towers import ImageTower, TextTower, TowerOptions
 
 Towers = tuple[ImageTower, TextTower]
 

@@ -12,12 +12,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from msdscore.encoders.aligned.towers import plain
-from msdscore.encoders.backbone import place
-from msdscore.encoders.loading.hashing import files_sha256
+from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.atomic import take_lock
-from msdscore.io.inputs.pairs import DataSource, Pairs, open_pairs
 from msdscore_lab.align.aligner import Aligner, learning_rate, make_optimiser, moving_average
 from msdscore_lab.align.evaluate import measure_retrieval
 from msdscore_lab.align.features import TrainingBatch
@@ -51,6 +48,9 @@ from msdscore_lab.align.run.parts import (
     tower_dims,
     tune_towers,
 )
+from msdscore_lab.pairs import DataSource, Pairs, open_pairs
+from msdscore_torch.aligned.towers import plain
+from msdscore_torch.backbone import place
 
 _DEFAULTS = TrainOptions()
 _SAVE_EVERY = 100  # minimum number of steps between checkpoints, unless set in the recipe

@@ -7,10 +7,10 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError
 from msdscore.forms.columns import LOGGED
-from msdscore.integrations.shared import ScorerLike, shared_scorer
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.scoring.stream import Batch, score_batches
+from msdscore_torch.integrations.shared import ScorerLike, shared_scorer
 
 Document = Mapping[str, Any]
 

@@ -12,10 +12,10 @@ from PIL.Image import Image
 from torch import Tensor
 
 from msdscore.core.arrays import Float
-from msdscore.encoders.backbone import Placement, place
-from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint
-from msdscore.encoders.loading.transformers import load_model
+from msdscore.encoders.checkpoints import Checkpoint, find_checkpoint
 from msdscore.errors import ConfigError, WeightsError, require
+from msdscore_torch.backbone import Placement, place
+from msdscore_torch.checkpoints import load_model
 
 
 @dataclass(frozen=True, slots=True)

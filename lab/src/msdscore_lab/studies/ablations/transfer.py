@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from msdscore.errors import ConfigError
-from msdscore.io.inputs.pairs import DataSource
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.align.export import export
 from msdscore_lab.align.recipe import Recipe, load_recipe
@@ -15,6 +14,7 @@ from msdscore_lab.align.run.train import RunReport, train
 from msdscore_lab.benchmarks.registry import reader_options
 from msdscore_lab.benchmarks.results.compare import compare_sides
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
+from msdscore_lab.pairs import DataSource
 from msdscore_lab.stats.resample import holm
 from msdscore_lab.studies.ablations.sweep import (
     PAIRS,

@@ -18,10 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from msdscore.core.arrays import Bool, Float, Int, UInt8
-from msdscore.core.gpu.device import sent
 from msdscore.encoders.base import PatchLayout, Prepared
-from msdscore.encoders.vision.nvjpeg import NvJpeg
-from msdscore.encoders.vision.preprocessing import Preprocessing, View, mask_of
+from msdscore.encoders.preprocessing import Preprocessing, View, mask_of
+from msdscore_torch.gpu.device import sent
+from msdscore_torch.vision.nvjpeg import NvJpeg
 
 PixelBatch: TypeAlias = UInt8[Tensor, "batch 3 height width"]
 Axis: TypeAlias = tuple[int, int, int, int]  # of a view: original size, resized size, canvas start and canvas size

@@ -15,9 +15,18 @@ from PIL import Image
 from torch import Tensor
 
 from msdscore.core.evidence import Bank
-from msdscore.core.gpu.device import launching
-from msdscore.encoders.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
-from msdscore.encoders.aligned.towers import (
+from msdscore.encoders.banks import read_bank, uncalibrated
+from msdscore.encoders.base import Encoder, Features, Prepared, Sentences
+from msdscore.encoders.checkpoints import BANK, find_checkpoint, locate, looks_like_hub_name
+from msdscore.encoders.hashing import verify_files, verify_sums
+from msdscore.encoders.options import AlignedOptions, Identity, read_options
+from msdscore.encoders.preprocessing import preprocessing_of
+from msdscore.encoders.registry import find_row, load_encoder
+from msdscore.errors import MSDScoreError, WeightsError
+from msdscore_torch.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
+from msdscore_torch.aligned.lite2 import Lite2Images
+from msdscore_torch.aligned.minilm import MiniLMTexts
+from msdscore_torch.aligned.towers import (
     ImageTower,
     ImageTowerSpec,
     MapImages,
@@ -28,18 +37,9 @@ from msdscore.encoders.aligned.towers import (
     keep_content,
     read_spec,
 )
-from msdscore.encoders.backbone import Backbone, place
-from msdscore.encoders.base import Encoder, Features, Prepared, Sentences
-from msdscore.encoders.loading.banks import read_bank, uncalibrated
-from msdscore.encoders.loading.checkpoints import BANK, find_checkpoint, locate, looks_like_hub_name
-from msdscore.encoders.loading.hashing import verify_files, verify_sums
-from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.mini.lite2 import Lite2Images
-from msdscore.encoders.mini.minilm import MiniLMTexts
-from msdscore.encoders.options import AlignedOptions, Identity, read_options
-from msdscore.encoders.registry import find_row, load_encoder
-from msdscore.encoders.vision.preprocessing import preprocessing_of
-from msdscore.errors import MSDScoreError, WeightsError
+from msdscore_torch.backbone import Backbone, place
+from msdscore_torch.gpu.device import launching
+from msdscore_torch.tensors import read_tensors, widened
 
 MODEL_TYPE = "msdscore-aligned"
 FORMAT = 2

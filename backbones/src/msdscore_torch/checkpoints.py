@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from msdscore.encoders.backbone import place
-from msdscore.encoders.loading.checkpoints import Checkpoint, Needs, find_checkpoint
+from msdscore.encoders.checkpoints import Checkpoint, Needs, find_checkpoint
 from msdscore.encoders.options import Identity, LargeOptions, read_options
+from msdscore.encoders.preprocessing import Preprocessing, read_preprocessing
 from msdscore.encoders.tokens import literal_backend
-from msdscore.encoders.vision.preprocessing import Preprocessing, read_preprocessing
 from msdscore.errors import ConfigError, WeightsError, require
+from msdscore_torch.backbone import place
 
 # Layers whose weights are read by other code, which would misread quantised values: SigLIP's attention pool,
 # and the patch embedding of SigLIP 2, whose dtype the pixels are converted to.

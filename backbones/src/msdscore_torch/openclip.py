@@ -16,14 +16,10 @@ from torch import Tensor
 
 from msdscore.core.arrays import Float
 from msdscore.core.embeddings import unit
-from msdscore.core.gpu.device import sent
-from msdscore.encoders.backbone import Backbone, compile_towers, place
 from msdscore.encoders.base import Features, Prepared
-from msdscore.encoders.contrastive import merge_positions, stretch_positions
-from msdscore.encoders.loading.checkpoints import OPEN_CLIP, Checkpoint, find_checkpoint, find_file, find_settings
-from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.loading.transformers import load_tokenizer, quiet
+from msdscore.encoders.checkpoints import OPEN_CLIP, Checkpoint, find_checkpoint, find_file, find_settings
 from msdscore.encoders.options import Identity, SharedOptions, read_options
+from msdscore.encoders.preprocessing import Preprocessing, patch_layout
 from msdscore.encoders.tokens import (
     CLIP_WORDS,
     SPACES,
@@ -34,9 +30,13 @@ from msdscore.encoders.tokens import (
     special_ids,
     unpack_tokens,
 )
-from msdscore.encoders.vision.device import patch_mask
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout
 from msdscore.errors import ConfigError, WeightsError, require, unknown_name
+from msdscore_torch.backbone import Backbone, compile_towers, place
+from msdscore_torch.checkpoints import load_tokenizer, quiet
+from msdscore_torch.contrastive import merge_positions, stretch_positions
+from msdscore_torch.gpu.device import sent
+from msdscore_torch.tensors import read_tensors
+from msdscore_torch.vision.device import patch_mask
 
 _PUNCTUATION = r"""[!-/:-@\[-^`{-~]"""  # without the underscore, which becomes a space
 

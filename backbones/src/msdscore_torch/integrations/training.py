@@ -17,11 +17,11 @@ from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
 from msdscore.explain.html import words_html
 from msdscore.explain.look import thumbnail, word_limit
 from msdscore.forms.columns import LOGGED
-from msdscore.integrations.shared import ScorerLike, described, shared_scorer
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.results import Scores, known
 from msdscore.scoring.spec import DEFAULT_ENCODER
+from msdscore_torch.integrations.shared import ScorerLike, described, shared_scorer
 
 Generate = Callable[[Any, Sequence[ImageSource]], Sequence[str]]
 _TABLE = ("image", "caption", "msd", "match", "least supported")

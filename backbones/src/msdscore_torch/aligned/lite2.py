@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from msdscore.core.arrays import Float
-from msdscore.encoders.aligned.towers import ImageTowerSpec, TowerOptions, all_points
-from msdscore.encoders.backbone import place
 from msdscore.encoders.base import Features, Prepared
-from msdscore.encoders.loading.checkpoints import locate
-from msdscore.encoders.loading.hashing import verify_files
-from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.mini.minilm import base_file
-from msdscore.encoders.vision.device import stack_pixels
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
+from msdscore.encoders.checkpoints import locate
+from msdscore.encoders.hashing import verify_files
+from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.errors import WeightsError
+from msdscore_torch.aligned.minilm import base_file
+from msdscore_torch.aligned.towers import ImageTowerSpec, TowerOptions, all_points
+from msdscore_torch.backbone import place
+from msdscore_torch.tensors import read_tensors, widened
+from msdscore_torch.vision.device import stack_pixels
 
 BASE = "lite2.safetensors"  # convolutions of the ImageNet checkpoint, in half precision
 

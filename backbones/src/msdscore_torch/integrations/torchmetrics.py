@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from msdscore.errors import ConfigError, require, unknown_name
-from msdscore.integrations.shared import ScorerLike, described, shared_scorer
 from msdscore.io.images import ImageSource
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import DEFAULT_ENCODER
+from msdscore_torch.integrations.shared import ScorerLike, described, shared_scorer
 
 if TYPE_CHECKING:
     from torchmetrics import Metric

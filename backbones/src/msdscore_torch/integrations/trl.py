@@ -18,7 +18,6 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
 from msdscore.forms.columns import LOGGED
-from msdscore.integrations.shared import ScorerLike, shared_scorer
 from msdscore.io.hashing import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.io.inputs.columns import REFERENCES, read_references
@@ -27,6 +26,7 @@ from msdscore.scoring.results import Numbers, why_missing
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 from msdscore.scoring.stream import Batch, score_batches
 from msdscore.text.warnings import GUARD, GUARDED, guard_reward
+from msdscore_torch.integrations.shared import ScorerLike, shared_scorer
 
 By = Literal["msd", "match", "ref_msd"]
 # Names of rewards in the logs of trainers.

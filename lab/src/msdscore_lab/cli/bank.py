@@ -45,17 +45,17 @@ def bank(
     With --pairs, the reliability of each word, the information of a caption about an image and the probability of a
     match are estimated from captioned images.
     """
+    from msdscore.encoders.banks import bank_bytes
     from msdscore.encoders.cached import CachedEncoder
-    from msdscore.encoders.loading.banks import bank_bytes
     from msdscore.encoders.registry import load_encoder
     from msdscore.forms.evidence import Evidence
     from msdscore.forms.registry import preset as named_preset
     from msdscore.io.images import open_image
     from msdscore.io.outputs.targets import check_target, is_standard_output, put
     from msdscore.scoring.bank import build_bank
-    from msdscore.scoring.calibrate import calibrated_bank
     from msdscore.scoring.pipeline import recommended_form
     from msdscore.threads import use as use_threads
+    from msdscore_lab.bank.calibrate import calibrated_bank
 
     check_target(output, (".safetensors",), inputs=[learning.captions, *learning.pairs])
     use_threads(model.threads)
@@ -69,7 +69,7 @@ def bank(
     changes, size = dict(options.parsed(model.change)), batch.batch_size or 32
     texts = _read_captions(learning.captions) if learning.captions else []
     if learning.pairs:
-        from msdscore.io.inputs.pairs import DataSource, image_content, open_pairs
+        from msdscore_lab.pairs import DataSource, image_content, open_pairs
 
         evidence = (form if isinstance(form, Evidence) else Evidence()).changed(**changes)
         # In the order of the rows.

@@ -14,7 +14,6 @@ from torch import Tensor
 from msdscore.core.arrays import Float
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
-from msdscore.core.gpu.device import launching, sent
 from msdscore.encoders.base import (
     CHECKED_LATE,
     UNIT,
@@ -29,11 +28,12 @@ from msdscore.encoders.base import (
 from msdscore.encoders.options import Identity as Identity
 from msdscore.encoders.options import SharedOptions as SharedOptions
 from msdscore.encoders.options import read_options as read_options
+from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import TextBatch, TextSettings, pack, tokenise_all
-from msdscore.encoders.vision.device import stack_pixels
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.errors import ConfigError
+from msdscore_torch.gpu.device import launching, sent
+from msdscore_torch.vision.device import stack_pixels
 
 _AS_IT_IS = Preprocessing(resize=None, crop=None)  # for networks that take any size
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -139,7 +139,7 @@ class Backbone(ABC):
         self._options: Any = identity.options  # of the family
         self._model, self._tokenizer, self._text_settings = model, tokenizer, text_settings
         if preprocessing is not None and preprocessing.jpeg_on_device and self.device.type == "cuda":
-            from msdscore.encoders.vision.nvjpeg import library
+            from msdscore_torch.vision.nvjpeg import library
 
             library()  # raises now if it is missing, not at the first file
 

@@ -26,7 +26,11 @@ from msdscore.forms.base import Measurement, match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement
 from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedder import Embedded
-from msdscore.scoring.lengths import (
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.vocabulary import expected_densities, image_evidence
+from msdscore.text.judged import PERSONS
+from msdscore.text.words import content_words, joined, segment, stem
+from msdscore_lab.bank.lengths import (
     Mentions,
     exchanged,
     fit_lengths,
@@ -37,10 +41,6 @@ from msdscore.scoring.lengths import (
     names_person,
     short_texts,
 )
-from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.vocabulary import expected_densities, image_evidence
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import content_words, joined, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

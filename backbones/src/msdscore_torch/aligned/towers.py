@@ -19,18 +19,18 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from msdscore.core.arrays import Bool, Float
-from msdscore.core.gpu.device import sent
 from msdscore.encoders import tokens
-from msdscore.encoders.backbone import Placement, as_tensors, place
 from msdscore.encoders.base import Features, Prepared, TokenLayout
-from msdscore.encoders.loading.checkpoints import Checkpoint, find_checkpoint, locate
-from msdscore.encoders.loading.hashing import verify_files
-from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.loading.transformers import load_model, load_tokenizer, preprocessor
-from msdscore.encoders.vision.device import patch_mask, stack_pixels
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
+from msdscore.encoders.checkpoints import Checkpoint, find_checkpoint, locate
+from msdscore.encoders.hashing import verify_files
+from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError, require, unknown_name
 from msdscore.text.words import content_tokens
+from msdscore_torch.backbone import Placement, as_tensors, place
+from msdscore_torch.checkpoints import load_model, load_tokenizer, preprocessor
+from msdscore_torch.gpu.device import sent
+from msdscore_torch.tensors import read_tensors
+from msdscore_torch.vision.device import patch_mask, stack_pixels
 
 IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
 TEXT_KINDS = ("encoder", "transformers", "embeddings", "mini")
@@ -46,7 +46,7 @@ Item = TypeVar("Item", contravariant=True)
 def read_spec(kind: type[Spec], values: Any, *, where: str = "") -> Spec:
     """Build a spec from a mapping; lists become tuples, nested mappings nested specs.
 
-    >>> from msdscore.encoders.aligned.heads import HeadSpec
+    >>> from msdscore_torch.aligned.heads import HeadSpec
     >>> read_spec(HeadSpec, {"kind": "mlp", "dropout": 0}).kind
     'mlp'
     >>> read_spec(HeadSpec, {"dropout": "much"}, where="heads.image")

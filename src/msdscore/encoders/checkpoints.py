@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msdscore.encoders.loading.hashing import content_mark, verify_cached
+from msdscore.encoders.hashing import content_mark, verify_cached
 from msdscore.errors import WeightsError, require
 
 CONFIG = "config.json"

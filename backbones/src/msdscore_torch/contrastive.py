@@ -14,12 +14,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.arrays import Float
 from msdscore.core.embeddings import unit
-from msdscore.core.gpu.device import sent
-from msdscore.encoders.backbone import Backbone, as_tensors, compile_towers, square_layouts
 from msdscore.encoders.base import Features, PatchLayout, Prepared
-from msdscore.encoders.loading.checkpoints import Checkpoint
-from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing
+from msdscore.encoders.checkpoints import Checkpoint
 from msdscore.encoders.options import Identity, LargeOptions
+from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
 from msdscore.encoders.tokens import (
     SPACES,
     TextBatch,
@@ -32,9 +30,11 @@ from msdscore.encoders.tokens import (
     tokenise,
     unpack_tokens,
 )
-from msdscore.encoders.vision.device import patch_mask, stack_pixels
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
 from msdscore.errors import ConfigError
+from msdscore_torch.backbone import Backbone, as_tensors, compile_towers, square_layouts
+from msdscore_torch.checkpoints import load_family, preprocessor, square_preprocessing
+from msdscore_torch.gpu.device import sent
+from msdscore_torch.vision.device import patch_mask, stack_pixels
 
 _PREPROCESSOR = ("preprocessor_config.json", "processor_config.json")
 

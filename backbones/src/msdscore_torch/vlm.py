@@ -16,15 +16,10 @@ from torch.nn.functional import interpolate
 from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.arrays import Float
-from msdscore.encoders.backbone import Backbone, Placement, compile_towers
 from msdscore.encoders.base import Encoder, Features, PatchLayout, Prepared, View
-from msdscore.encoders.loading.checkpoints import Checkpoint
-from msdscore.encoders.loading.tensors import read_tensors
-from msdscore.encoders.loading.transformers import load_family, preprocessor, square_preprocessing
+from msdscore.encoders.checkpoints import Checkpoint
 from msdscore.encoders.options import Identity, LargeOptions
-from msdscore.encoders.tokens import TextSettings, special_ids, unpack_tokens
-from msdscore.encoders.vision.device import patch_mask, stack_pixels
-from msdscore.encoders.vision.preprocessing import (
+from msdscore.encoders.preprocessing import (
     Cells,
     Preprocessing,
     as_prepared,
@@ -34,7 +29,12 @@ from msdscore.encoders.vision.preprocessing import (
     prepare_image,
     read_preprocessing,
 )
+from msdscore.encoders.tokens import TextSettings, special_ids, unpack_tokens
 from msdscore.errors import ConfigError, WeightsError, require
+from msdscore_torch.backbone import Backbone, Placement, compile_towers
+from msdscore_torch.checkpoints import load_family, preprocessor, square_preprocessing
+from msdscore_torch.tensors import read_tensors
+from msdscore_torch.vision.device import patch_mask, stack_pixels
 
 Size = tuple[int, int]  # width, height
 

@@ -21,16 +21,16 @@ import numpy.typing as npt
 from PIL.Image import Image
 
 from msdscore import threads
-from msdscore.core.arrays import gpu_count
+from msdscore.core.arrays import gpu_count, torch_part
 from msdscore.core.embeddings import unit
+from msdscore.encoders.banks import read_bank, uncalibrated
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, TokenLayout, with_text_warnings
-from msdscore.encoders.loading.banks import read_bank, uncalibrated
-from msdscore.encoders.loading.checkpoints import BANK, Checkpoint, find_checkpoint, locate
-from msdscore.encoders.loading.hashing import listed_files, verify_sums
-from msdscore.encoders.mini.wordpiece import WordPiece
+from msdscore.encoders.checkpoints import BANK, Checkpoint, find_checkpoint, locate
+from msdscore.encoders.hashing import listed_files, verify_sums
 from msdscore.encoders.options import AlignedOptions, Identity, read_options
+from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.encoders.tokens import TextBatch, TextSettings, join_windows, pack, tokenise_all
-from msdscore.encoders.vision.preprocessing import Preprocessing, patch_layout, prepare_image
+from msdscore.encoders.wordpiece import WordPiece
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError, require
 from msdscore.text.words import content_tokens
 
@@ -255,10 +255,10 @@ def load_mini(
             return OnnxEncoder(identity, checkpoint, config)
     if chosen.runtime == "onnx":
         raise ConfigError(f"runtime='onnx' needs device='cpu', dtype='float32' and graphs; omit it to load {name}")
-    if find_spec("torch") is None:
+    if find_spec("msdscore_torch") is None:
         raise MissingExtraError(
             f"torch is needed for device={device!r} and dtype={dtype!r}; install it with: pip install 'msdscore[torch]'"
         )
-    from msdscore.encoders.aligned.encoder import load_aligned
-
-    return load_aligned(source, name=name, revision=revision, device=device, dtype=dtype, **options)
+    load_aligned = torch_part("aligned.encoder").load_aligned
+    encoder: Encoder = load_aligned(source, name=name, revision=revision, device=device, dtype=dtype, **options)
+    return encoder

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from msdscore.errors import require
-from msdscore.integrations.shared import ScorerLike, shared_scorer
 from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__
+from msdscore_torch.integrations.shared import ScorerLike, shared_scorer
 
 # Its base class is not imported by name: `evaluate.load` uses the first class of the module.
 evaluate: Any = require("evaluate", extra="evaluate")

@@ -1,6 +1,6 @@
 """Calibrate the bank of `mini` again, on COCO images that it was not trained on; scores do not change.
 
-    python -m msdscore_lab.mini_bank DATA -o weights/src/msdscore_mini
+    python -m msdscore_lab.bank.mini DATA -o weights/src/msdscore_mini
 
 `DATA` has `train_coco2017.jsonl` with its images in Parquet files, and the captions of `train_coco2017_texts.jsonl` and
 `train_flickr8k.jsonl`. Background images, words and vocabulary are those of the bank that is installed; calibrations by
@@ -13,13 +13,13 @@ import re
 import sys
 from pathlib import Path
 
-from msdscore.encoders.loading.banks import bank_bytes
-from msdscore.encoders.loading.hashing import SUMS, file_sha256
+from msdscore.encoders.banks import bank_bytes
+from msdscore.encoders.hashing import SUMS, file_sha256
 from msdscore.encoders.registry import load_encoder
 from msdscore.forms.evidence import Evidence
 from msdscore.io.images import open_image
-from msdscore.io.inputs.pairs import DataSource, image_content, open_pairs
-from msdscore.scoring.calibrate import calibrated_bank
+from msdscore_lab.bank.calibrate import calibrated_bank
+from msdscore_lab.pairs import DataSource, image_content, open_pairs
 from msdscore_lab.train_mini.prepare import is_held_out
 
 NAME = "bank.safetensors"

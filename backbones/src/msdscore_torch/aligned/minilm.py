@@ -12,8 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from msdscore.core.arrays import Bool, Float, Int
-from msdscore.core.gpu.device import sent
-from msdscore.encoders.aligned.towers import (
+from msdscore.encoders.base import Features
+from msdscore.encoders.checkpoints import locate
+from msdscore.encoders.hashing import verify_files, verify_sums
+from msdscore.encoders.tokens import TextSettings, join_windows, pack, tokenise_all, unpack_tokens
+from msdscore.encoders.wordpiece import WordPiece
+from msdscore.errors import WeightsError
+from msdscore_torch.aligned.towers import (
     TextTowerSpec,
     TowerOptions,
     keep_content,
@@ -21,14 +26,9 @@ from msdscore.encoders.aligned.towers import (
     take_level,
     take_levels,
 )
-from msdscore.encoders.backbone import as_tensors, place
-from msdscore.encoders.base import Features
-from msdscore.encoders.loading.checkpoints import locate
-from msdscore.encoders.loading.hashing import verify_files, verify_sums
-from msdscore.encoders.loading.tensors import read_tensors, widened
-from msdscore.encoders.mini.wordpiece import WordPiece
-from msdscore.encoders.tokens import TextSettings, join_windows, pack, tokenise_all, unpack_tokens
-from msdscore.errors import WeightsError
+from msdscore_torch.backbone import as_tensors, place
+from msdscore_torch.gpu.device import sent
+from msdscore_torch.tensors import read_tensors, widened
 
 PACKAGE = "package:msdscore_mini"
 

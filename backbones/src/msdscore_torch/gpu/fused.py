@@ -106,7 +106,7 @@ def _agrees(device: torch.device) -> bool:
 
 def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixture:
     """`mixture.fit` for items of at most `MOST_POINTS` points."""
-    from msdscore.core.gpu.kernels import HALF_SHAPES, SHAPES, fit_kernel
+    from msdscore_torch.gpu.kernels import HALF_SHAPES, SHAPES, fit_kernel
 
     batch, width, dim = points.shape
     points, there = _rows(points), mask.contiguous().view(torch.uint8)
@@ -154,7 +154,7 @@ def log_ratio(
 
     The reference is `expected`, or else the log density under the own mixture of the item.
     """
-    from msdscore.core.gpu.kernels import log_ratio_kernel
+    from msdscore_torch.gpu.kernels import log_ratio_kernel
 
     points, (_, width, dim) = _rows(points), points.shape
     result = points.new_empty((len(source), width), dtype=torch.float32)
@@ -174,7 +174,7 @@ def log_ratio(
 
 def expected(points: Points, mask: Mask, background: Mixture) -> PerPoint:
     """`mixture.expected_log_density` of the real points, zero for padding; the background may be half precision."""
-    from msdscore.core.gpu.kernels import expected_kernel
+    from msdscore_torch.gpu.kernels import expected_kernel
 
     points, (items, width, dim) = _rows(points), points.shape
     result = points.new_empty((items, width), dtype=torch.float32)
