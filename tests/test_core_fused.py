@@ -247,7 +247,7 @@ def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
     ],
 )
 def test_warns_once_if_kernels_are_not_used_on_a_gpu(monkeypatch, reason, line):
-    monkeypatch.setattr(fused, "_obstacle", lambda device: reason)
+    monkeypatch.setattr(fused, "_obstacle", lambda device, agrees, shared: reason)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     fused._works.cache_clear()
     device = torch.device("cuda", 0)

@@ -10,7 +10,7 @@ from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,10 @@ from msdscore_torch.aligned.minilm import base_file
 from msdscore_torch.aligned.towers import ImageTowerSpec, TowerOptions, all_points
 from msdscore_torch.backbone import place
 from msdscore_torch.tensors import read_tensors, widened
-from msdscore_torch.vision.device import stack_pixels
+from msdscore_torch.vision.device import normalise, stack_levels
+
+if TYPE_CHECKING:  # imported for a GPU
+    from msdscore_torch.aligned.rows import RowNetworks
 
 BASE = "lite2.safetensors"  # convolutions of the ImageNet checkpoint, in half precision
 
@@ -213,11 +216,12 @@ class Lite2Images:
             for network in tuned
         ]
         self._shared = share_stages(self._networks)
+        self._rows: RowNetworks | None = None  # made for the first batch
 
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
         """Cells of the joined maps, row by row, and the maps' means."""
-        pixels = stack_pixels(images, self.preprocessing, self.device)
+        pixels = stack_levels(images, self.preprocessing, self.device)
         few = pixels.split(_CPU_BATCH if self.device.type == "cpu" else _GPU_BATCH)
         cells, means = (torch.cat(parts) for parts in zip(*map(self._maps, few), strict=True))
         cell = self.side / self.grid
@@ -247,15 +251,32 @@ class Lite2Images:
         tower = copy(self)
         network = deepcopy(self.network)
         network.load_state_dict(network.state_dict() | dict(tensors))
-        tower._networks, tower._shared = [network], share_stages([network])
+        tower._networks, tower._shared, tower._rows = [network], share_stages([network]), None
         return tower
 
+    def _in_rows(self) -> "RowNetworks | None":
+        """The networks for a GPU on which their kernels work; else None."""
+        if self.device.type != "cuda":
+            return None
+        from msdscore_torch.gpu.convolutions import serves
+
+        if self._rows is None and serves(self.device, self._place.dtype):
+            from msdscore_torch.aligned.rows import RowNetworks
+
+            self._rows = RowNetworks(self._networks, self._place.dtype, shared=self._shared)
+        return self._rows
+
     def _maps(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """The concatenated maps of every branch on one grid, and their means."""
-        pixels = pixels.contiguous(memory_format=self._format)
-        pixels = pixels.to(self._place.dtype) if self.device.type == "cuda" else pixels
-        with self._place.autocast():
-            maps = branch_maps(self._networks, pixels, shared=self._shared)
+        """The concatenated maps of every branch on one grid, and their means; of normalised pixels or of bytes."""
+        levels = pixels.dtype == torch.uint8
+        if (rows := self._in_rows()) is not None:
+            maps = rows(pixels, scale=1 / 128, shift=127 / 128) if levels else rows(pixels)
+        else:
+            pixels = normalise(pixels, self.preprocessing) if levels else pixels
+            pixels = pixels.contiguous(memory_format=self._format)
+            pixels = pixels.to(self._place.dtype) if self.device.type == "cuda" else pixels
+            with self._place.autocast():
+                maps = branch_maps(self._networks, pixels, shared=self._shared)
         wide, size = [part.float() for part in maps], (self.grid, self.grid)
         cells = [functional.interpolate(part, size, mode="bilinear", align_corners=False) for part in wide]
         return torch.cat(cells, dim=1), torch.cat([part.mean(dim=(2, 3)) for part in wide], dim=1)

@@ -6,6 +6,7 @@ memory use does not grow with the batch, and an item's bits depend only on that 
 
 import math
 import warnings
+from collections.abc import Callable
 from functools import cache
 from subprocess import SubprocessError
 
@@ -58,18 +59,25 @@ def serves(points: Points, *mixtures: int | Mixture) -> bool:
 
 @cache
 def _works(device: torch.device) -> bool:
-    """Whether the kernels work on a device; if they should but do not, warn once per device."""
+    return works(device, _agrees, shared=SHARED_BYTES)
+
+
+def works(device: torch.device, agrees: Callable[[torch.device], bool], *, shared: int) -> bool:
+    """Whether kernels work on a device; if they should but do not, warn.
+
+    `agrees` compares them with plain torch; they need `shared` bytes of shared memory per block.
+    """
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < CAPABILITY:
         return False
-    obstacle = _obstacle(device)
+    obstacle = _obstacle(device, agrees, shared)
     if obstacle is not None:
         message = f"the fused kernels are not used on {device}, so scoring there is slower: {obstacle}"
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        warnings.warn(message, RuntimeWarning, stacklevel=1)
     return obstacle is None
 
 
-def _obstacle(device: torch.device) -> str | None:
-    """Why the kernels cannot be used on a device, or None if they compile and agree with torch."""
+def _obstacle(device: torch.device, agrees: Callable[[torch.device], bool], shared: int) -> str | None:
+    """Why kernels cannot be used on a device, or None if they compile and agree with torch."""
     try:
         from triton.errors import TritonError
         from triton.runtime import driver
@@ -77,10 +85,11 @@ def _obstacle(device: torch.device) -> str | None:
         return "Triton is not installed; install it with: pip install triton"
     try:
         # Creating the driver compiles its bindings, which needs a C compiler and Python's headers.
-        shared = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
-        if shared < SHARED_BYTES:
-            return f"a block has {shared >> 10} KiB of shared memory, and {SHARED_BYTES >> 10} are needed"
-        return None if _agrees(device) else "their results differ from plain torch there"
+        room = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
+        if room < shared:
+            return f"a block has {room >> 10} KiB of shared memory, and {shared >> 10} are needed"
+        with on_device(device):
+            return None if agrees(device) else "their results differ from plain torch there"
     except (TritonError, OSError, RuntimeError, SubprocessError) as error:
         lines = str(error).strip().splitlines() or [""]
         return f"Triton cannot compile for it ({type(error).__name__}: {lines[0][:200]})"
@@ -128,7 +137,7 @@ def fit(points: Points, mask: Mask, keys: Keys, settings: FitSettings) -> Mixtur
         edge = min(shape.most_points, -(-width // shape.tile) * shape.tile)
         gram = points.new_empty((programs, 2, edge, edge), dtype=torch.float16)
         shares = points.new_empty((programs, 2 * MOST_COMPONENTS, shape.most_points), dtype=torch.float16)
-        with _on(points.device):
+        with on_device(points.device):
             fit_kernel[(programs,)](
                 points, there, seeds, means, log_weights, gram, shares,
                 batch, width, dim, points.stride(1), points.stride(0), edge,
@@ -160,7 +169,7 @@ def log_ratio(
     result = points.new_empty((len(source), width), dtype=torch.float32)
     given = result if expected is None else expected.contiguous()
     own = mixtures if own is None else own  # not read if the reference is given
-    with _on(points.device):
+    with on_device(points.device):
         log_ratio_kernel[(len(source), -(-width // TERMS_TILE))](
             points, mask.contiguous().view(torch.uint8),
             source, own.means.contiguous(), own.log_weights.contiguous(),
@@ -180,7 +189,7 @@ def expected(points: Points, mask: Mask, background: Mixture) -> PerPoint:
     result = points.new_empty((items, width), dtype=torch.float32)
     components = background.means.shape[1]
     room = max(2, 1 << (components - 1).bit_length())
-    with _on(points.device):
+    with on_device(points.device):
         expected_kernel[(items, -(-width // EXPECTED_TILE))](
             points, mask.contiguous().view(torch.uint8),
             background.means.contiguous(), background.log_weights.contiguous(), result,
@@ -195,6 +204,6 @@ def _rows(points: Points) -> Points:
     return points if points.stride(2) == 1 else points.contiguous()
 
 
-def _on(device: torch.device) -> torch.cuda.device:
+def on_device(device: torch.device) -> torch.cuda.device:
     """Context for launches on the device of the tensors."""
     return torch.cuda.device(device if device.type == "cuda" else -1)

@@ -234,10 +234,15 @@ def stack_pixels(
     images: Sequence[Prepared], steps: Preprocessing, device: torch.device
 ) -> Float[Tensor, "batch 3 height width"]:
     """Prepared images of one size as one batch of normalised pixels."""
+    return normalise(stack_levels(images, steps, device).contiguous(), steps)
+
+
+def stack_levels(images: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> PixelBatch:
+    """Prepared images of one size as one batch of levels from 0 to 255, in any memory format."""
     if not all(
         isinstance(image.pixels, np.ndarray) and image.pixels.shape[:0:-1] == image.view.canvas for image in images
     ):
-        return normalise(on_canvases(images, steps, device), steps)
+        return on_canvases(images, steps, device)
     # Pillow's bytes are row-major with the channels innermost: they are copied as they are, and permuted on the device.
     rows = [image.pixels.transpose(1, 2, 0) for image in images]
     if device.type == "cuda":
@@ -248,7 +253,7 @@ def stack_pixels(
         moved = sent(batch, device)
     else:
         moved = torch.from_numpy(np.stack(rows)).to(device)
-    return normalise(moved.permute(0, 3, 1, 2).contiguous(), steps)
+    return moved.permute(0, 3, 1, 2)
 
 
 def patch_mask(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
