@@ -121,7 +121,7 @@ def do_file(folder, rows, megabytes, remember=512):
         writer = writer or pq.ParquetWriter(folder / "rows.parquet", part.schema)
         writer.write_table(part)
     writer.close()
-    pipeline = ScorerSpec(encoder="toy").build().caching(memory=remember << 20)
+    pipeline = ScorerSpec(encoder="toy").build().remembering(remember << 19)
     start = time.process_time()
     with open_rows(folder / "rows.parquet") as source:
         result = score_rows(pipeline, source, folder / f"{rows}.parquet")

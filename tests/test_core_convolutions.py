@@ -81,9 +81,10 @@ def check_network(device, side, batch=2):
     for part, other in zip(found, expected, strict=True):
         assert part.is_contiguous(memory_format=torch.channels_last)
         assert other.std() > 0.01
-        torch.testing.assert_close(part, other, atol=2e-5, rtol=2e-5)
+        # Activations of up to 6 after 100 layers whose products add in another order.
+        torch.testing.assert_close(part, other, atol=1e-4, rtol=2e-5)
     for part, alone in zip(found, rows(pixels[:1].to(device), scale=1 / 128, shift=127 / 128), strict=True):
-        torch.testing.assert_close(part[:1], alone, atol=2e-5, rtol=2e-5)
+        torch.testing.assert_close(part[:1], alone, atol=1e-4, rtol=2e-5)
 
 
 def interpret():

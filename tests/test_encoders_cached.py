@@ -12,9 +12,11 @@ import pytest
 from counting import CountingEncoder
 from msdscore import load_encoder
 from msdscore.encoders.base import Encoder, prepare_all, prepare_and_encode
-from msdscore.encoders.cached import OBJECTS, CachedEncoder, CacheSettings, prepared_key, remove_oldest
+from msdscore.encoders.cached import CachedEncoder, CacheSettings, remove_oldest
+from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import CaptionError, ConfigError, RunError
 from msdscore.io.images import ImageLimits
+from msdscore.scoring.embedder import OBJECTS
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from test_scoring import make_image
@@ -43,10 +45,9 @@ def same(ours, theirs):
             assert one == other
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_vectors_equal_the_encoder_and_items_are_encoded_once(tmp_path, on_disk):
+def test_vectors_equal_the_encoder_and_items_are_encoded_once(tmp_path):
     wrapped = CountingEncoder()
-    cached = CachedEncoder(wrapped, disk=kept(tmp_path) if on_disk else None)
+    cached = CachedEncoder(wrapped, kept(tmp_path))
     assert isinstance(cached, Encoder)
     images = [make_image(1), make_image(2, (30, 20)), make_image(1)]
     for _ in range(2):
@@ -61,7 +62,7 @@ def test_tokens_without_a_vector_are_counted_from_the_disk_too(tmp_path):
     texts = ["a red square", "a blue ball on the left"]
     expected = load_encoder("mini", device="cpu").encode_texts(texts)
     for _ in range(2):  # written, then read
-        cached = CachedEncoder(load_encoder("mini", device="cpu"), disk=kept(tmp_path))
+        cached = CachedEncoder(load_encoder("mini", device="cpu"), kept(tmp_path))
         same(cached.encode_texts(texts), expected)
         assert cached.encode_texts(texts).token_counts.tolist() == [3, 6]
     assert expected.lengths.tolist() == [2, 3]
@@ -69,16 +70,16 @@ def test_tokens_without_a_vector_are_counted_from_the_disk_too(tmp_path):
 
 def test_disk_cache_is_shared_by_runs_but_not_by_encoders(tmp_path):
     first, second = CountingEncoder(), CountingEncoder()
-    expected = CachedEncoder(first, disk=kept(tmp_path)).encode_texts(TEXTS)
-    same(CachedEncoder(second, disk=kept(tmp_path)).encode_texts(TEXTS), expected)
+    expected = CachedEncoder(first, kept(tmp_path)).encode_texts(TEXTS)
+    same(CachedEncoder(second, kept(tmp_path)).encode_texts(TEXTS), expected)
     assert second.captions == []
     other = CountingEncoder()
     other.signature = "toy@other"
-    CachedEncoder(other, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
+    CachedEncoder(other, kept(tmp_path)).encode_texts(TEXTS[:1])
     assert other.captions == TEXTS[:1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("msdscore.encoders.cached.__version__", "9.9")
-        CachedEncoder(second, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
+        CachedEncoder(second, kept(tmp_path)).encode_texts(TEXTS[:1])
     assert second.captions == TEXTS[:1]
 
 
@@ -86,26 +87,26 @@ def test_disk_cache_is_shared_by_runs_but_not_by_encoders(tmp_path):
     "damage", [lambda data: data[:-3], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda _: b""]
 )
 def test_damaged_file_is_encoded_again(tmp_path, damage):
-    CachedEncoder(CountingEncoder(), disk=kept(tmp_path)).encode_texts(TEXTS[:1])
+    CachedEncoder(CountingEncoder(), kept(tmp_path)).encode_texts(TEXTS[:1])
     (file,) = files(tmp_path)
     file.write_bytes(damage(file.read_bytes()))
     again = CountingEncoder()
-    same(CachedEncoder(again, disk=kept(tmp_path)).encode_texts(TEXTS[:1]), load_encoder("toy").encode_texts(TEXTS[:1]))
+    same(CachedEncoder(again, kept(tmp_path)).encode_texts(TEXTS[:1]), load_encoder("toy").encode_texts(TEXTS[:1]))
     assert again.captions == TEXTS[:1]
     last = CountingEncoder()
-    CachedEncoder(last, disk=kept(tmp_path)).encode_texts(TEXTS[:1])
+    CachedEncoder(last, kept(tmp_path)).encode_texts(TEXTS[:1])
     assert last.captions == []
 
 
 def test_concurrent_writers_leave_valid_files(tmp_path):
     texts = [f"a red ball number {number}" for number in range(40)]
-    encoders = [CachedEncoder(CountingEncoder(), disk=kept(tmp_path)) for _ in range(4)]
+    encoders = [CachedEncoder(CountingEncoder(), kept(tmp_path)) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda encoder: encoder.encode_texts(texts), encoders))
     for one in found:
         same(one, load_encoder("toy").encode_texts(texts))
     last = CountingEncoder()
-    CachedEncoder(last, disk=kept(tmp_path)).encode_texts(texts)
+    CachedEncoder(last, kept(tmp_path)).encode_texts(texts)
     assert last.captions == []
     assert not list(tmp_path.rglob("*.tmp"))
 
@@ -120,11 +121,11 @@ def test_killed_writer_leaves_no_partial_items(tmp_path):
         "    calls.append(names)\n"
         "    os._exit(9) if len(calls) == 4 else replace(*names)\n"
         "cached.os.replace = dying\n"
-        "cached.CachedEncoder(load_encoder('toy'), disk=cached.CacheSettings(folder=sys.argv[1])).encode_texts([f'ball {n}' for n in range(9)])"
+        "cached.CachedEncoder(load_encoder('toy'), cached.CacheSettings(folder=sys.argv[1])).encode_texts([f'ball {n}' for n in range(9)])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ, check=False, timeout=120)
     assert done.returncode == 9
-    encoder = CachedEncoder(load_encoder("toy"), disk=kept(tmp_path))
+    encoder = CachedEncoder(load_encoder("toy"), kept(tmp_path))
     texts = [f"ball {n}" for n in range(9)]
     same(encoder.encode_texts(texts), load_encoder("toy").encode_texts(texts))
 
@@ -132,21 +133,11 @@ def test_killed_writer_leaves_no_partial_items(tmp_path):
 def test_a_folder_that_cannot_be_written_is_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"file: cannot store vectors here \(.*\)"):
-        CachedEncoder(CountingEncoder(), disk=kept(tmp_path / "file"))
+        CachedEncoder(CountingEncoder(), kept(tmp_path / "file"))
 
 
-def test_memory_cache_is_bounded_and_evicts_least_recently_used():
-    wrapped = CountingEncoder()
-    one = load_encoder("toy").encode_texts(["ball 1"])
-    size = one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS
-    cached = CachedEncoder(wrapped, memory=4 * size)
-    for text in ("ball 1", "ball 2", "ball 1", "ball 3", "ball 1", "ball 2"):
-        cached.encode_texts([text])
-    assert wrapped.captions == ["ball 1", "ball 2", "ball 3", "ball 2"]
-
-
-def test_errors_pass_through_and_are_not_cached():
-    cached = CachedEncoder(CountingEncoder())
+def test_errors_pass_through_and_are_not_cached(tmp_path):
+    cached = CachedEncoder(CountingEncoder(), kept(tmp_path))
     for _ in range(2):
         with pytest.raises(CaptionError, match="rejected by the encoder"):
             cached.encode_texts(["a ball", "refused"])
@@ -173,13 +164,12 @@ def test_pipeline_embeds_each_distinct_item_once():
 
 def test_images_do_not_evict_texts():
     wrapped = CountingEncoder()
-    one = prepare_and_encode(load_encoder("toy"), [make_image(0)])
-    cached = CachedEncoder(wrapped, memory=4 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes + OBJECTS))
-    cached.encode_texts(["ball 1"])
+    pipeline = Pipeline(wrapped).remembering(limit=4 * (prepare_and_encode(wrapped, [make_image(0)]).nbytes + OBJECTS))
     for number in range(9):
-        prepare_and_encode(cached, [make_image(number)])
-    cached.encode_texts(["ball 1"])
+        pipeline.score(pipeline.decode([make_image(number)]), ["ball 1"], [0])
     assert wrapped.captions == ["ball 1"]
+    pipeline.score(pipeline.decode([make_image(8), make_image(0)]), ["ball 1", "ball 1"], [0, 1])
+    assert wrapped.images[1:] == [1] * 9 + [1]  # the last image was known, the first was evicted
 
 
 def used(path, seconds):
@@ -193,23 +183,23 @@ def test_disk_cache_evicts_least_recently_used_and_no_other_files(tmp_path):
         (tmp_path / name).write_bytes(b"x" * 9000)
         used(tmp_path / name, 9999)
     wrapped = CountingEncoder()
-    CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts(["ball 1"])
+    CachedEncoder(wrapped, kept(tmp_path)).encode_texts(["ball 1"])
     (one,) = files(tmp_path)
     size = one.stat().st_size
     used(one, 500)
     abandoned = one.with_name(".0.tmp")
     abandoned.write_bytes(b"")
     used(abandoned, 9999)
-    CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts([f"ball {n}" for n in range(2, 6)])
+    CachedEncoder(wrapped, kept(tmp_path)).encode_texts([f"ball {n}" for n in range(2, 6)])
     assert sum(path.stat().st_size for path in files(tmp_path)) == 5 * size
     for path in set(files(tmp_path)) - {one}:
         used(path, 900)
-    again = CachedEncoder(wrapped, disk=kept(tmp_path, limit=5 * size))
+    again = CachedEncoder(wrapped, kept(tmp_path, limit=5 * size))
     again.encode_texts(["ball 1"])
     again.encode_texts(["ball 6"])
     assert 3 * size <= sum(path.stat().st_size for path in files(tmp_path)) <= 5 * size
     wrapped.captions.clear()
-    CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts(["ball 1", "ball 6"])
+    CachedEncoder(wrapped, kept(tmp_path)).encode_texts(["ball 1", "ball 6"])
     assert wrapped.captions == []
     assert (tmp_path / "notes.txt").exists()
     assert (tmp_path / "mine/notes.txt").exists()
@@ -218,9 +208,9 @@ def test_disk_cache_evicts_least_recently_used_and_no_other_files(tmp_path):
 
 def test_disk_cache_stays_within_its_limit(tmp_path):
     wrapped = CountingEncoder()
-    CachedEncoder(wrapped, disk=kept(tmp_path)).encode_texts(["ball 0"])
+    CachedEncoder(wrapped, kept(tmp_path)).encode_texts(["ball 0"])
     limit = 40 * files(tmp_path)[0].stat().st_size
-    cached = CachedEncoder(wrapped, disk=kept(tmp_path, limit=limit))
+    cached = CachedEncoder(wrapped, kept(tmp_path, limit=limit))
     for number in range(200):
         cached.encode_texts([f"ball {number}"])
         assert sum(path.stat().st_size for path in files(tmp_path)) <= 1.1 * limit
@@ -229,7 +219,7 @@ def test_disk_cache_stays_within_its_limit(tmp_path):
 
 
 def test_disk_cache_of_exactly_its_limit_evicts_nothing(tmp_path):
-    CachedEncoder(CountingEncoder(), disk=kept(tmp_path)).encode_texts(["ball 1", "ball 2"])
+    CachedEncoder(CountingEncoder(), kept(tmp_path)).encode_texts(["ball 1", "ball 2"])
     total = sum(path.stat().st_size for path in files(tmp_path))
     assert remove_oldest(tmp_path, total) == total
     assert len(files(tmp_path)) == 2
@@ -241,7 +231,7 @@ def test_cached_file_is_not_decoded(tmp_path):
     make_image(1).save(tmp_path / "one.png")
     make_image(2).save(tmp_path / "two.png")
     sources = [tmp_path / "one.png", (tmp_path / "two.png").read_bytes()]
-    pipelines = [Pipeline(CachedEncoder(CountingEncoder(), disk=kept(tmp_path / "cache"))) for _ in range(2)]
+    pipelines = [Pipeline(CachedEncoder(CountingEncoder(), kept(tmp_path / "cache"))) for _ in range(2)]
     plain = Pipeline(CountingEncoder())
     expected = plain.score(plain.decode(sources), ["a ball", "a square"], [0, 1])
     assert pipelines[0].score(pipelines[0].decode(sources), ["a ball", "a square"], [0, 1]) == expected
@@ -255,7 +245,7 @@ def test_cached_file_is_not_decoded(tmp_path):
 
 def test_files_are_identified_by_content(tmp_path):
     path = tmp_path / "one.png"
-    pipeline = Pipeline(CachedEncoder(CountingEncoder(), disk=kept(tmp_path / "cache")))
+    pipeline = Pipeline(CachedEncoder(CountingEncoder(), kept(tmp_path / "cache")))
     path.write_bytes(b"nothing")
     for source in (path, tmp_path / "none.png", b"nothing", tmp_path):
         (ours,), (usual,) = pipeline.decode([source]), Pipeline(load_encoder("toy")).decode([source])
@@ -284,7 +274,7 @@ def test_run_with_another_kappa_reports_full_cache_use(tmp_path):
 def test_two_processes_write_one_cache(tmp_path):
     code = (
         "import sys; from msdscore import load_encoder; from msdscore.encoders.cached import *\n"
-        "cached = CachedEncoder(load_encoder('toy'), disk=CacheSettings(folder=sys.argv[1], limit=60_000))\n"
+        "cached = CachedEncoder(load_encoder('toy'), CacheSettings(folder=sys.argv[1], limit=60_000))\n"
         "for n in range(120): cached.encode_texts([f'ball {n % 40}'])"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -293,18 +283,18 @@ def test_two_processes_write_one_cache(tmp_path):
     assert 0 < sum(path.stat().st_size for path in files(tmp_path)) < 80_000
     texts = [f"ball {n}" for n in range(40)]
     same(
-        CachedEncoder(CountingEncoder(), disk=kept(tmp_path)).encode_texts(texts),
+        CachedEncoder(CountingEncoder(), kept(tmp_path)).encode_texts(texts),
         load_encoder("toy").encode_texts(texts),
     )
 
 
 def test_swapped_files_are_encoded_again(tmp_path):
-    CachedEncoder(CountingEncoder(), disk=kept(tmp_path)).encode_texts(TEXTS[:2])
+    CachedEncoder(CountingEncoder(), kept(tmp_path)).encode_texts(TEXTS[:2])
     first, second = files(tmp_path)
     contents = first.read_bytes(), second.read_bytes()
     first.write_bytes(contents[1])
     second.write_bytes(contents[0])
     again = CountingEncoder()
-    vectors = CachedEncoder(again, disk=kept(tmp_path)).encode_texts(TEXTS[:2])
+    vectors = CachedEncoder(again, kept(tmp_path)).encode_texts(TEXTS[:2])
     same(vectors, load_encoder("toy").encode_texts(TEXTS[:2]))
     assert again.captions == TEXTS[:2]

@@ -10,13 +10,14 @@ import torch
 from PIL import Image
 
 import msdscore
-from msdscore.encoders.base import TextMemory
 from msdscore.encoders.registry import load_encoder
 from msdscore.scoring import references
+from msdscore.scoring.embedder import OBJECTS, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
 from msdscore_torch.gpu.device import launching
 from msdscore_torch.integrations.shared import shared_scorer
+from test_scoring_stream import named
 
 GPU = torch.device("cuda")
 SECONDS = 20.0  # far more than each test needs
@@ -41,10 +42,10 @@ def both(first, second):
 
 
 @pytest.mark.parametrize("known", [(), ("a red square",)])
-def test_text_memory_is_unlocked_while_encoding(known):
-    toy, memory = load_encoder("toy"), TextMemory()
+def test_memory_is_unlocked_while_encoding(known):
+    toy, memory = load_encoder("toy"), VectorMemory()
     if known:
-        memory.recall(known, toy.encode_texts)
+        memory.recall(named(known), toy.encode_texts)
     is_encoding, is_launching = Event(), Event()
 
     def encode(texts):
@@ -54,13 +55,13 @@ def test_text_memory_is_unlocked_while_encoding(known):
             return toy.encode_texts(texts)
 
     def memory_first():
-        return memory.recall([*known, "two"], encode)
+        return memory.recall(named([*known, "two"]), encode)
 
     def launch_first():
         assert is_encoding.wait(SECONDS)
         with launching(GPU):
             is_launching.set()
-            return memory.recall([*known, "three"], toy.encode_texts)
+            return memory.recall(named([*known, "three"]), toy.encode_texts)
 
     first, second = both(memory_first, launch_first)
     assert np.array_equal(first.points, toy.encode_texts([*known, "two"]).points)
@@ -69,17 +70,17 @@ def test_text_memory_is_unlocked_while_encoding(known):
 
 def test_text_in_two_batches_is_evicted_without_error():
     toy = load_encoder("toy")
-    size = toy.encode_texts(["one"]).nbytes
-    memory = TextMemory(limit=3 * size)
+    size = toy.encode_texts(["one"]).nbytes + OBJECTS
+    memory = VectorMemory(limit=3 * size)
 
     def encode_slowly(texts):
-        memory.recall(["one", "two"], toy.encode_texts)  # another thread encodes the same text meanwhile
+        memory.recall(named(["one", "two"]), toy.encode_texts)  # another thread encodes the same text meanwhile
         return toy.encode_texts(texts)
 
-    both(lambda: memory.recall(["one"], encode_slowly), lambda: None)
-    memory.recall(["two"], toy.encode_texts)  # uses the older batch, so that the newer one is evicted first
+    both(lambda: memory.recall(named(["one"]), encode_slowly), lambda: None)
+    memory.recall(named(["two"]), toy.encode_texts)  # uses the older batch, so that the newer one is evicted first
     for number in range(6):
-        found = memory.recall([f"ball {number}", "one"], toy.encode_texts)
+        found = memory.recall(named([f"ball {number}", "one"]), toy.encode_texts)
         assert np.array_equal(found.pooled, toy.encode_texts([f"ball {number}", "one"]).pooled)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.backends import cuda as backends
 
 from msdscore import Scorer
-from msdscore.encoders.base import TextMemory, checked_late, encode_in_batches
+from msdscore.encoders.base import checked_late, encode_in_batches
 from msdscore.encoders.preprocessing import Preprocessing
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
@@ -20,7 +20,7 @@ from msdscore.forms import base
 from msdscore.io import decoders
 from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
-from msdscore.scoring.embedder import BATCH_SIZES
+from msdscore.scoring.embedder import BATCH_SIZES, OBJECTS, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.scoring.stream import GPU_BATCHES, Batch, score_batches, waiting_batches
@@ -225,13 +225,13 @@ def test_later_calls_start_with_the_batch_size_that_fitted():
     assert failures[0] > 0
     assert failures == failures[:1] * 3
     # Other pipelines of the same scorer use it too.
-    assert scorer.pipeline.caching().batch_size == scorer.pipeline.batch_size <= 3
+    assert scorer.pipeline.remembering().batch_size == scorer.pipeline.batch_size <= 3
 
 
 def test_derived_pipelines_leave_the_original_unchanged():
     pipeline = Pipeline(load_encoder("toy"))
     before = dict(vars(pipeline))
-    derived = (pipeline.sharing(2), pipeline.caching(), pipeline.remembering_texts())
+    derived = (pipeline.sharing(2), pipeline.remembering(), pipeline.remembering_texts())
     assert vars(pipeline) == before
     assert all(vars(other) != before and other.signature == pipeline.signature for other in derived)
     assert derived[0].streams == 2
@@ -240,6 +240,11 @@ def test_derived_pipelines_leave_the_original_unchanged():
 def test_out_of_memory_for_one_item_is_raised():
     with pytest.raises(torch.OutOfMemoryError):
         encode_in_batches([1, 2], Elsewhere(room=0).encode_images, size=2)
+
+
+def named(texts):
+    """Return texts by their keys in a memory."""
+    return {text: text for text in texts}
 
 
 def test_text_cache_returns_identical_vectors_and_evicts_the_oldest():
@@ -251,17 +256,17 @@ def test_text_cache_returns_identical_vectors_and_evicts_the_oldest():
 
     first, second = ["a red square", "two"], ["a red square", "three blue circles on a line", "two"]
     one = toy.encode_texts(first)
-    memory = TextMemory(limit=2 * (one.points.nbytes + one.mask.nbytes + one.pooled.nbytes))
-    memory.recall(first, encode)
-    found, whole = memory.recall(second, encode), toy.encode_texts(second)
+    memory = VectorMemory(limit=2 * (one.nbytes + 2 * OBJECTS))
+    memory.recall(named(first), encode)
+    found, whole = memory.recall(named(second), encode), toy.encode_texts(second)
     assert asked == [first, second[1:2]]
     assert np.array_equal(found.mask, whole.mask)
     assert np.array_equal(found.points, whole.points)
     assert np.array_equal(found.pooled, whole.pooled)
     assert found.layout == whole.layout
     for number in range(5):
-        memory.recall([f"ball {number}"], encode)
-    memory.recall(["ball 4", "two"], encode)
+        memory.recall(named([f"ball {number}"]), encode)
+    memory.recall(named(["ball 4", "two"]), encode)
     assert asked[-1] == ["two"]
 
 

@@ -13,7 +13,6 @@ from PIL.Image import Image
 
 from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import Encoder
-from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form
 from msdscore.forms.references import check_references
@@ -26,6 +25,7 @@ from msdscore.scoring.results import Numbers, Score, Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 
 if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
+    from msdscore.encoders.cached import CacheSettings
     from msdscore.explain.explanation import Explanation, Explanations
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.run.rows import RunOptions, ScoredFile
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # imported by the methods that need them: a score needs none 
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
-RECENT = 64 << 20  # bytes of vectors of recent images and captions, for calls with a single image
+RECENT = 32 << 20  # bytes of vectors of recent images, and of captions, for calls with a single image
 Errors = Literal["raise", "row"]  # raise the first error, or return a row with it
 
 
@@ -85,7 +85,7 @@ class Scorer:
         bank: NamedBank | str | Path | None = None,
         batch_size: int | None = None,
         limits: ImageLimits | None = None,
-        cache: CacheSettings | str | Path | None = None,
+        cache: "CacheSettings | str | Path | None" = None,
         threads: int | None = None,
         **options: Any,
     ) -> None:
@@ -108,7 +108,7 @@ class Scorer:
             bank=None if bank is None or own_bank is not None else str(bank),
             limits=limits or ImageLimits(),
             batch_size=batch_size,
-            cache=CacheSettings(folder=str(cache)) if isinstance(cache, str | Path) else cache,
+            cache=_cache_settings(cache),
             threads=threads,
             options=tuple(options.items()),
         )
@@ -135,7 +135,7 @@ class Scorer:
     @cached_property
     def _recent(self) -> Pipeline:
         """The same pipeline with a small cache: another caption of a recent image costs only the caption."""
-        return self.pipeline if isinstance(self.encoder, CachedEncoder) else self.pipeline.caching(memory=RECENT)
+        return self.pipeline.remembering(RECENT)
 
     @property
     def encoder(self) -> Encoder:
@@ -257,8 +257,7 @@ class Scorer:
         self, images: Sequence[ImageSource], captions: Sequence[str], references: Sequence[str] | None, errors: Errors
     ) -> Scores:
         """Score captions of one image, or of none, as a candidate set."""
-        # A caption is read once, for the image and for the references.
-        pipeline = self._recent if references is None else self._recent.remembering_texts()
+        pipeline = self._recent
         count = len(captions)
         lists = [] if references is None else [references] * count
         rows = pipeline.score(pipeline.decode(images), captions, [len(images) - 1] * count, references=lists)
@@ -538,6 +537,14 @@ def _reject_swapped(image: object, captions: Sequence[object]) -> None:
             f"expected the image first and its caption second, got {shortened(image)!r} and {shortened(texts[0])!r}; "
             "swap them"
         )
+
+
+def _cache_settings(cache: "CacheSettings | str | Path | None") -> "CacheSettings | None":
+    if not isinstance(cache, str | Path):
+        return cache
+    from msdscore.encoders.cached import CacheSettings
+
+    return CacheSettings(folder=str(cache))
 
 
 class _Pairs(NamedTuple):

@@ -1,13 +1,11 @@
 """The `Encoder` protocol and the batching of images and texts around it."""
 
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from PIL.Image import Image
@@ -26,7 +24,6 @@ from msdscore.text.normal import clean, original_spans
 from msdscore.text.warnings import mark_warnings, text_warnings
 
 Item = TypeVar("Item")
-_TEXT_BYTES = 256 << 20  # limit of the texts cached for a run
 UNIT = 0.01  # maximum deviation of a unit vector's length from 1; half precision needs 0.002
 _MOST_THREADS = 16  # for preparing images in parallel
 
@@ -248,56 +245,3 @@ def with_text_warnings(batch: Embeddings, texts: Sequence[str], *, english: bool
             for messages, layout in zip(warnings, layouts, strict=True)
         ),
     )
-
-
-class TextMemory:
-    """The most recently used batches of text embeddings, up to a number of bytes; thread-safe.
-
-    Nothing is copied for a text that was never seen before, and no call waits for the device.
-    """
-
-    def __init__(self, limit: int = _TEXT_BYTES) -> None:
-        self._limit, self._bytes, self._number = limit, 0, 0
-        self._batches: OrderedDict[int, tuple[Embeddings, tuple[str, ...]]] = OrderedDict()
-        self._position: dict[str, tuple[int, int]] = {}  # batch number, row in the batch
-        self._lock = Lock()
-
-    def recall(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> Embeddings:
-        """Return the vectors of distinct texts, in order; unknown ones are passed to `encode`.
-
-        `encode` is called without the lock, since it may wait for another thread that is in this method: threads that
-        meet here with the same unknown text both encode it.
-        """
-        parts: dict[int, dict[str, int]] = {}
-        with self._lock:
-            for text in texts:
-                if text in self._position:
-                    number, row = self._position[text]
-                    parts.setdefault(number, {})[text] = row
-            known = [(self._batches[number][0], rows) for number, rows in parts.items()]
-            for number in parts:
-                self._batches.move_to_end(number)
-        order = [text for _, rows in known for text in rows]
-        found = set(order)
-        missing = tuple(text for text in texts if text not in found)
-        batches = [take(batch, list(rows.values())) for batch, rows in known]
-        if missing:
-            batches.append(encode(missing))
-            with self._lock:
-                self._keep(batches[-1], missing)
-        if not known:
-            return batches[0]
-        position = {text: row for row, text in enumerate((*order, *missing))}
-        return take(join(batches), [position[text] for text in texts])
-
-    def _keep(self, batch: Embeddings, texts: tuple[str, ...]) -> None:
-        self._batches[self._number] = (batch, texts)
-        self._position.update((text, (self._number, row)) for row, text in enumerate(texts))
-        self._number += 1
-        self._bytes += batch.nbytes
-        while self._bytes > self._limit:
-            number, (dropped, gone) = self._batches.popitem(last=False)
-            self._bytes -= dropped.nbytes
-            for text in gone:
-                if text in self._position and self._position[text][0] == number:  # it may be in two batches
-                    del self._position[text]

@@ -1,16 +1,15 @@
-"""A caching encoder: each distinct image and text is encoded once by the wrapped encoder, per run or on disk.
+"""Vectors cached on disk: each distinct image and text is encoded once, for all processes and later runs.
 
 Items are keyed by their content: an image by the bytes of its file, or by its preprocessed pixels and original size; a
-text by its characters. On disk there is one file per item under the encoder's signature, written atomically with a
-leading checksum: a crash, concurrent processes or a full or damaged disk can lose an item, which is then recomputed,
-but never yield wrong vectors. The least recently used items are evicted first.
+text by its characters. There is one file per item under the encoder's signature, written atomically with a leading
+checksum: a crash, concurrent processes or a full or damaged disk can lose an item, which is then recomputed, but never
+yield wrong vectors. The least recently used items are evicted first.
 """
 
 import json
 import os
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
@@ -26,13 +25,11 @@ from safetensors.numpy import load, save
 from msdscore.core.arrays import Array, Device, on_device, to_numpy
 from msdscore.core.embeddings import join, split
 from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, Sentences, TokenLayout, View
-from msdscore.encoders.preprocessing import preprocessing_of
+from msdscore.encoders.preprocessing import prepared_key, preprocessing_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.version import __version__
 
 Item = TypeVar("Item")
-_MEMORY = 512 << 20
-OBJECTS = 3072  # bytes of an item in addition to its vectors: tensors, layout and key, measured on short captions
 _IMAGE, _TEXT = "i", "t"  # first letter of a key
 
 _FORMAT = 4
@@ -112,45 +109,36 @@ class FileImage(Prepared):
 
 
 class CachedEncoder:
-    """The same vectors as the wrapped encoder; items that were seen before are not computed again.
-
-    `memory` is the size of the cache in memory in bytes, half of it for texts; the least recently used are evicted.
-    `disk` also stores vectors in a folder, for other processes and later runs.
-    """
+    """The same vectors as the wrapped encoder; those in the folder of the settings are not computed again."""
 
     is_cache = True  # it waits for the vectors of every item, even on a GPU
 
-    def __init__(self, encoder: Encoder, *, memory: int = _MEMORY, disk: CacheSettings | None = None) -> None:
-        self._encoder, self._memory, self._settings = encoder, memory, disk
+    def __init__(self, encoder: Encoder, settings: CacheSettings) -> None:
+        self._encoder, self._settings = encoder, settings
         self._published: Encoder | None = None
-        self.name, self.device = encoder.name, encoder.device
+        self.name, self.device, self.signature = encoder.name, encoder.device, encoder.signature
         self.precision = getattr(encoder, "precision", "float32")
         self.bank, self.recommended = encoder.bank, encoder.recommended
         self.preprocessing, self.prepare = preprocessing_of(encoder), encoder.prepare
         # Sentence vectors, if the encoder has them; they are not cached.
         self.encode_sentences: Sentences = getattr(encoder, "encode_sentences", lambda texts: None)
-        # Separate caches: a stream of images, which are large and seen once, must not evict the texts.
-        self._memories = {kind: _Memory(memory // 2) for kind in (_IMAGE, _TEXT)}
-        self.signature = encoder.signature
-        self.is_lasting = disk is not None  # whether vectors are stored on disk
-        self._disk = None if disk is None else VectorFiles(Path(disk.folder), self.signature, limit=disk.limit)
-        # Items requested so far, and how many of them were cached.
-        self.use, self._counting = CacheUse(), Lock()
+        self._files = VectorFiles(Path(settings.folder), self.signature, limit=settings.limit)
+        self.use, self._counting = CacheUse(), Lock()  # items requested so far, and how many of them were cached
 
     def as_published(self) -> Encoder:
         """Return the cached encoder as its publication defines it, if it has such a form; else this one."""
         if self._published is None:
             plain = getattr(self._encoder, "as_published", lambda: self._encoder)()
             known = plain.signature == self._encoder.signature
-            self._published = self if known else CachedEncoder(plain, memory=self._memory, disk=self._settings)
+            self._published = self if known else CachedEncoder(plain, self._settings)
         return self._published
 
     def prepare_file(self, content: bytes, how: str, make: Callable[[], Prepared]) -> Prepared:
         """The image of a file; `make` decodes it as described by `how`, and is called only if it is not cached."""
         digest = blake2b(f"{len(how)} {how}".encode(), digest_size=20)
         digest.update(content)
-        key = f"{_IMAGE}{digest.hexdigest()}"
-        if key in self._memories[_IMAGE] or (self._disk is not None and key in self._disk):
+        key = digest.hexdigest()
+        if _IMAGE + key in self._files:
             return FileImage(key, make)
         prepared = make()
         return FileImage(key, lambda: prepared)
@@ -163,7 +151,7 @@ class CachedEncoder:
                 [image.make() if isinstance(image, FileImage) else image for image in missing]
             )
 
-        return self._recall(_IMAGE, images, [prepared_key(image) for image in images], encode)
+        return self._recall(_IMAGE, images, [_IMAGE + prepared_key(image) for image in images], encode)
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors."""
@@ -177,62 +165,17 @@ class CachedEncoder:
         """Return the vectors of all items; unknown ones are passed to `encode`."""
         if not items:
             return encode(items)
-        memory, disk, known = self._memories[kind], self._disk, dict[str, Embeddings]()
-        for key in dict.fromkeys(keys):
-            vectors = memory.find(key)
-            if vectors is None and disk is not None:
-                vectors = disk.find(key, self.device)
-                if vectors is not None:
-                    memory.keep(key, vectors)
-            if vectors is not None:
-                known[key] = vectors
-        missing = {key: item for key, item in zip(keys, items, strict=True) if key not in known}
+        distinct = dict(zip(keys, items, strict=True))
+        known = {key: vectors for key in distinct if (vectors := self._files.find(key, self.device)) is not None}
+        missing = [key for key in distinct if key not in known]
         if missing:
-            for key, vectors in zip(missing, split(encode(list(missing.values()))), strict=True):
-                memory.keep(key, vectors)
-                if disk is not None:
-                    disk.keep(key, vectors)
+            for key, vectors in zip(missing, split(encode([distinct[key] for key in missing])), strict=True):
+                self._files.keep(key, vectors)
                 known[key] = vectors
         use = (len(items), len(missing))
         with self._counting:
             self.use += CacheUse(*use) if kind == _IMAGE else CacheUse(0, 0, *use)
         return join([known[key] for key in keys])
-
-
-def prepared_key(image: Prepared) -> str:
-    """Hash everything that the vectors and boxes of a prepared image depend on."""
-    if isinstance(image, FileImage):
-        return image.key
-    digest = blake2b(repr((image.view, tuple(image.pixels.shape))).encode(), digest_size=20)
-    # One layout for equal pixels: Pillow's bytes are row-major with the channels innermost.
-    digest.update(to_numpy(image.pixels).transpose(1, 2, 0).tobytes())
-    return f"{_IMAGE}{digest.hexdigest()}"
-
-
-class _Memory:
-    """The most recently used vectors, up to a number of bytes; thread-safe."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._bytes, self._lock = limit, 0, Lock()
-        self._known: OrderedDict[str, Embeddings] = OrderedDict()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._known
-
-    def find(self, key: str) -> Embeddings | None:
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-            return self._known.get(key)
-
-    def keep(self, key: str, vectors: Embeddings) -> None:
-        with self._lock:
-            if key in self._known:
-                return
-            self._known[key] = vectors
-            self._bytes += vectors.nbytes + OBJECTS
-            while self._bytes > self._limit:
-                self._bytes -= self._known.popitem(last=False)[1].nbytes + OBJECTS
 
 
 class VectorFiles:

@@ -8,12 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
 
-from msdscore.core.arrays import Array, Bool, Float, UInt8
+from msdscore.core.arrays import Array, Bool, Float, UInt8, to_numpy
 from msdscore.core.embeddings import PatchLayout
 from msdscore.errors import WeightsError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg, source_name
@@ -71,6 +72,17 @@ class Preprocessing:
     reduced: int = 0
     on_device: bool = False
     jpeg_on_device: bool = False
+
+
+def prepared_key(image: Prepared) -> str:
+    """Hash everything that the vectors and boxes of a prepared image depend on."""
+    key: str | None = getattr(image, "key", None)  # of its file, if vectors are cached on disk
+    if key is not None:
+        return key
+    digest = blake2b(repr((image.view, tuple(image.pixels.shape))).encode(), digest_size=20)
+    # One layout for equal pixels: Pillow's bytes are row-major with the channels innermost.
+    digest.update(to_numpy(image.pixels).transpose(1, 2, 0).tobytes())
+    return digest.hexdigest()
 
 
 def view_of(steps: Preprocessing, size: tuple[int, int]) -> View:

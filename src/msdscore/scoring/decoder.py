@@ -5,14 +5,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PIL import __version__ as pillow_version
 from PIL.Image import Image
 
 from msdscore.core.arrays import is_gpu, torch_part
 from msdscore.encoders.base import Encoder, Prepared
-from msdscore.encoders.cached import CachedEncoder
 from msdscore.encoders.preprocessing import Preprocessing, as_prepared, preprocessing_of, read_pixels
 from msdscore.errors import RowError
 from msdscore.io.hashing import pixel_key
@@ -115,7 +114,7 @@ class Decoder:
 
     def _by_content(self, *, keep: bool) -> bool:
         """Return whether a cache on disk looks files up by their bytes; keys and full-size images need the pixels."""
-        return isinstance(self.encoder, CachedEncoder) and self.encoder.is_lasting and not (keep or self.keyed)
+        return hasattr(self.encoder, "prepare_file") and not (keep or self.keyed)
 
     def _read(self, source: ImageSource, *, keep: bool, stamp: Stamp | None) -> Decoded | RowError:
         name, mark = source_name(source), None
@@ -135,8 +134,6 @@ class Decoder:
             return error
 
     def _prepare_file(self, content: bytes, name: str) -> Prepared:
-        assert isinstance(self.encoder, CachedEncoder), "files are looked up by content in a cache"
-
         def decode() -> Prepared:
             prepared = self._prepare(content, name=name)
             (ready,) = self.decode_on_device([name], [Decoded(prepared)])
@@ -145,7 +142,9 @@ class Decoder:
             return ready.prepared
 
         # Everything that can change the pixels of a file, or reject it.
-        return self.encoder.prepare_file(content, f"Pillow {pillow_version} {self.limits}", decode)
+        cached: Any = self.encoder
+        prepared: Prepared = cached.prepare_file(content, f"Pillow {pillow_version} {self.limits}", decode)
+        return prepared
 
     def _prepare(self, source: ImageSource, *, steps: Preprocessing | None = None, name: str | None = None) -> Prepared:
         """Decode and prepare an image; a file is read by `read_pixels` if the steps require it."""

@@ -1,6 +1,7 @@
 """The second part of a pipeline: decoded images and captions in, vectors out, with an error for each failed item."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, TypeVar
@@ -14,10 +15,10 @@ from msdscore.encoders.base import (
     UNIT,
     Embeddings,
     Encoder,
-    TextMemory,
     encode_by_length,
     encode_in_batches,
 )
+from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import CaptionError, ConfigError, ImageError, RowError, shortened
 from msdscore.io.hashing import text_key
 from msdscore.scoring.decoder import Decoded
@@ -30,6 +31,8 @@ BATCH_SIZES = (32, 256)
 # Texts per batch: texts of similar length together, so that little is padded; for a GPU larger batches, since each one
 # costs time on the host.
 MOST_TEXTS = (128, 256)
+MEMORY = 256 << 20  # bytes of the vectors of images, and of captions, that are cached for a run
+OBJECTS = 3072  # bytes of a cached item in addition to its vectors: layout and key, measured on short captions
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +100,83 @@ class BatchSizes:
             self.texts = min(self.texts, size)
 
 
+class VectorMemory:
+    """The most recently used batches of vectors, up to a number of bytes; thread-safe.
+
+    Nothing is copied for an item that was never seen before, and no call waits for the device.
+    """
+
+    def __init__(self, limit: int = MEMORY) -> None:
+        self._limit, self._bytes, self._number = limit, 0, 0
+        self._batches: OrderedDict[int, tuple[Embeddings, tuple[str, ...]]] = OrderedDict()
+        self._position: dict[str, tuple[int, int]] = {}  # batch number, row in the batch
+        self._lock = Lock()
+        self.encoded = 0  # items that were not known
+
+    def recall(self, items: Mapping[str, Item], encode: Callable[[Sequence[Item]], Embeddings]) -> Embeddings:
+        """Return the vectors of distinct items, in order; those with unknown keys are passed to `encode`.
+
+        `encode` is called without the lock, since it may wait for another thread that is in this method: threads that
+        meet here with the same unknown item both encode it.
+        """
+        parts: dict[int, dict[str, int]] = {}
+        with self._lock:
+            for key in items:
+                if key in self._position:
+                    number, row = self._position[key]
+                    parts.setdefault(number, {})[key] = row
+            known = [(self._batches[number][0], rows) for number, rows in parts.items()]
+            for number in parts:
+                self._batches.move_to_end(number)
+        order = [key for _, rows in known for key in rows]
+        found = set(order)
+        missing = tuple(key for key in items if key not in found)
+        batches = [take(batch, list(rows.values())) for batch, rows in known]
+        if missing:
+            batches.append(encode([items[key] for key in missing]))
+            with self._lock:
+                self._keep(batches[-1], missing)
+        if not known:
+            return batches[0]
+        position = {key: row for row, key in enumerate((*order, *missing))}
+        return take(join(batches), [position[key] for key in items])
+
+    def _keep(self, batch: Embeddings, keys: tuple[str, ...]) -> None:
+        self._batches[self._number] = (batch, keys)
+        self._position.update((key, (self._number, row)) for row, key in enumerate(keys))
+        self._number += 1
+        self.encoded += len(keys)
+        self._bytes += batch.nbytes + OBJECTS * len(keys)
+        while self._bytes > self._limit:
+            number, (dropped, gone) = self._batches.popitem(last=False)
+            self._bytes -= dropped.nbytes + OBJECTS * len(gone)
+            for key in gone:
+                if key in self._position and self._position[key][0] == number:  # it may be in two batches
+                    del self._position[key]
+
+
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """Encodes images and captions in batches; with `memory`, known captions are not encoded again."""
+    """Encodes images and captions in batches; known ones are not encoded again, if there is a memory for them."""
 
     encoder: Encoder
     sizes: BatchSizes
-    memory: TextMemory | None = None
+    known_images: VectorMemory | None = None
+    known_texts: VectorMemory | None = None
 
     def images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
         """Encode decoded images, batch by batch."""
 
-        def encode(items: Sequence[Decoded]) -> Embeddings:
+        def compute(items: Sequence[Decoded]) -> Embeddings:
             return encode_in_batches(
                 [item.prepared for item in items],
                 self.encoder.encode_images,
                 size=self.sizes.images,
                 smaller=self.sizes.limit_images,
             )
+
+        def encode(items: Sequence[Decoded]) -> Embeddings:
+            return _recalled(items, (prepared_key(item.prepared) for item in items), compute, self.known_images)
 
         batch, rows, errors = self._checked(
             _encode_items(decoded, encode),
@@ -132,13 +194,11 @@ class Embedder:
         checked = [_checked_caption(text) for text in captions]
         index_of = {text: index for index, text in enumerate(dict.fromkeys(checked))}
         distinct, indices = list(index_of), [index_of[text] for text in checked]
-        memory = self.memory
-        encode = self.vectors if memory is None else lambda texts: memory.recall(texts, self.vectors)
 
         def no_words(index: int) -> CaptionError:
             return CaptionError(f"the caption {str(distinct[index])[:40]!r} has no words that the encoder can read")
 
-        batch, rows, errors = self._checked(_encode_items(distinct, encode), no_words, wait=True)
+        batch, rows, errors = self._checked(_encode_items(distinct, self.vectors), no_words, wait=True)
         captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
         return Embedded(
             batch,
@@ -190,8 +250,28 @@ class Embedder:
 
     def vectors(self, captions: Sequence[str]) -> Embeddings:
         """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""
-        sizes = self.sizes
-        return encode_by_length(captions, self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts)
+
+        def compute(texts: Sequence[str]) -> Embeddings:
+            sizes = self.sizes
+            return encode_by_length(texts, self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts)
+
+        return _recalled(captions, captions, compute, self.known_texts)
+
+
+def _recalled(
+    items: Sequence[Item],
+    keys: Iterable[str],
+    encode: Callable[[Sequence[Item]], Embeddings],
+    memory: VectorMemory | None,
+) -> Embeddings:
+    """Encode items of which some may be equal, each distinct and unknown one once if there is a memory."""
+    if memory is None:
+        return encode(items)
+    listed = list(keys)
+    distinct = dict(zip(listed, items, strict=True))
+    batch = memory.recall(distinct, encode)
+    row_of = {key: row for row, key in enumerate(distinct)}
+    return batch if len(distinct) == len(items) else take(batch, [row_of[key] for key in listed])
 
 
 def _checked_caption(text: Any) -> str | CaptionError:

@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from hashlib import sha256
 from math import isnan
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,22 +31,23 @@ from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.encoders.base import (
     Embeddings,
     Encoder,
-    TextMemory,
     TokenLayout,
     computes_in_half,
     device_section,
     overflow,
 )
-from msdscore.encoders.cached import CachedEncoder, CacheSettings, CacheUse
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Measurement, Sides
 from msdscore.forms.registry import check_form, form_of_bank, preset
 from msdscore.io.images import ImageLimits, ImageSource, Stamp
 from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
-from msdscore.scoring.embedder import BatchSizes, Embedded, Embedder, not_finite
+from msdscore.scoring.embedder import MEMORY, BatchSizes, Embedded, Embedder, VectorMemory, not_finite
 from msdscore.scoring.results import Numbers, numbers
 from msdscore.version import __version__
+
+if TYPE_CHECKING:  # imported if vectors are cached on disk
+    from msdscore.encoders.cached import CacheUse
 
 LATEST = 64  # images whose mixtures are cached
 
@@ -54,9 +55,9 @@ LATEST = 64  # images whose mixtures are cached
 class Pipeline:
     """A decoder, an embedder, a form and its bank: computes numbers from images and captions.
 
-    It is never changed: `caching` and `sharing` return other pipelines. Only the batch sizes change, when the device
-    runs out of memory, and the cached mixtures; pipelines derived from each other share both. `streams` is the number
-    of runs that share the decoding processes and their memory.
+    It is never changed: `remembering` and `sharing` return other pipelines. Only the batch sizes change, when the
+    device runs out of memory, and the cached mixtures; pipelines derived from each other share both. `streams` is the
+    number of runs that share the decoding processes and their memory.
 
     >>> from PIL import Image
     >>> from msdscore.encoders.registry import load_encoder
@@ -99,37 +100,37 @@ class Pipeline:
         """Images per batch of the encoder; smaller once its device has run out of memory."""
         return self.embedder.sizes.images
 
-    def caching(self, *, memory: int | None = None, disk: CacheSettings | None = None) -> "Pipeline":
-        """Return the same pipeline with an encoder that caches vectors in `memory` bytes, and on `disk`."""
-        options: dict[str, Any] = {"disk": disk} | ({} if memory is None else {"memory": memory})
-        encoder, other = CachedEncoder(self.encoder, **options), copy(self)
-        other.decoder = replace(self.decoder, encoder=encoder)
-        other.embedder = replace(self.embedder, encoder=encoder)
-        return other
-
     def sharing(self, streams: int) -> "Pipeline":
         """Return the same pipeline for several concurrent runs, which share the decoding processes and their memory."""
         other = copy(self)
         other.streams = streams
         return other
 
-    def remembering(self) -> "Pipeline":
-        """Return the same pipeline for one run: every distinct image and caption is encoded once."""
-        return self if isinstance(self.encoder, CachedEncoder) else self.caching()
+    def remembering(self, limit: int = MEMORY) -> "Pipeline":
+        """Return the same pipeline for one run: every distinct image and caption is encoded once.
 
-    def remembering_texts(self) -> "Pipeline":
+        The vectors of images are cached in `limit` bytes, and those of captions in as many: a stream of images, which
+        are large, must not evict the captions.
+        """
+        other = self.remembering_texts(limit)
+        if other.embedder.known_images is None:
+            other = copy(other)
+            other.embedder = replace(other.embedder, known_images=VectorMemory(limit))
+        return other
+
+    def remembering_texts(self, limit: int = MEMORY) -> "Pipeline":
         """Return the same pipeline for a stream of images that occur once: every distinct caption is encoded once."""
-        if isinstance(self.encoder, CachedEncoder) or self.embedder.memory is not None:
+        if self.embedder.known_texts is not None:
             return self
         other = copy(self)
-        other.embedder = replace(self.embedder, memory=TextMemory())
+        other.embedder = replace(self.embedder, known_texts=VectorMemory(limit))
         return other
 
     @property
-    def cache_use(self) -> CacheUse | None:
+    def cache_use(self) -> "CacheUse | None":
         """Statistics of the cache on disk so far; None without one."""
-        encoder = self.encoder
-        return encoder.use if isinstance(encoder, CachedEncoder) and encoder.is_lasting else None
+        use: CacheUse | None = getattr(self.encoder, "use", None)
+        return use
 
     @property
     def signature(self) -> str:

@@ -4,12 +4,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msdscore import threads
 from msdscore.core.arrays import gpu_count
 from msdscore.encoders.base import Encoder
-from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
@@ -20,6 +19,9 @@ from msdscore.registry import names_object
 from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.pipeline import Pipeline, recommended_form
 from msdscore.version import __version__
+
+if TYPE_CHECKING:  # imported if vectors are cached on disk
+    from msdscore.encoders.cached import CacheSettings
 
 DEFAULT_ENCODER = "mini"
 NamedValues = tuple[tuple[str, Any], ...]
@@ -50,7 +52,7 @@ class ScorerSpec:
     bank: str | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
     batch_size: int | None = None  # images per batch of the encoder; None: chosen for its device
-    cache: CacheSettings | None = None
+    cache: "CacheSettings | None" = None
     # Processes that decode images; 0: threads of the process that scores; None: one per core next to a GPU, else 0.
     decoders: int | None = None
     threads: int | None = field(default=None, compare=False)  # changes no score
@@ -70,10 +72,14 @@ class ScorerSpec:
         threads.use(self.threads)
         encoder = encoder or self._load()
         threads.use(self.threads)  # it may have imported torch
+        if self.cache is not None:
+            from msdscore.encoders.cached import CachedEncoder
+
+            encoder = CachedEncoder(encoder, self.cache)
         loaded = bank if bank or self.bank is None else load_bank(Path(self.bank))
         base = preset(self.form) if isinstance(self.form, str) else self.form
         return Pipeline(
-            encoder if self.cache is None else CachedEncoder(encoder, disk=self.cache),
+            encoder,
             (base or recommended_form(encoder, loaded)).changed(**dict(self.changes)),
             bank=loaded,
             limits=self.limits,

@@ -17,7 +17,6 @@ from PIL.Image import Image
 
 from msdscore import threads
 from msdscore.core.evidence import ZERO
-from msdscore.encoders.cached import CachedEncoder
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanation, Explanations, embed_image, explain_embedded
 from msdscore.explain.look import thumbnail
@@ -56,7 +55,7 @@ class Service:
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
         self.settings, self.metrics = settings, Metrics()
-        self._pipeline = pipeline.caching(memory=settings.cache) if settings.cache else pipeline
+        self._pipeline = pipeline.remembering(settings.cache // 2) if settings.cache else pipeline
         self.signature = self._pipeline.signature
 
         def observe(captions: int, seconds: float) -> None:
@@ -221,10 +220,8 @@ class Service:
 
     def _encoded(self) -> int | None:
         """Return the cost of the images and captions encoded so far; None without a cache."""
-        encoder = self._pipeline.encoder
-        if not isinstance(encoder, CachedEncoder):
-            return None
-        return IMAGE * encoder.use.images_made + encoder.use.texts_made
+        images, texts = self._pipeline.embedder.known_images, self._pipeline.embedder.known_texts
+        return None if images is None or texts is None else IMAGE * images.encoded + texts.encoded
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
         """Run one batch: the scores of all jobs in one call of the encoder, or one explanation."""

@@ -4,7 +4,8 @@ An expansion is one product with its bias; the depth-wise convolution after it a
 what it writes, so that each wide map is written once and read once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -26,7 +27,12 @@ class RowNetworks:
         built: dict[int, list[_Block]] = {}  # by the identity of a stage
         self._branches = [
             (
-                [built.setdefault(id(stage), [_Block(block, dtype) for block in stage]) for stage in network.stages],
+                [
+                    built.setdefault(
+                        id(stage), [_Block(block, dtype) for block in cast("Iterable[InvertedResidual]", stage)]
+                    )
+                    for stage in network.stages
+                ],
                 _Product(network.head, dtype),
             )
             for network in networks
@@ -67,10 +73,10 @@ class _Block:
     """An inverted residual; an input without expansion is clamped already, and clamping it again changes nothing."""
 
     def __init__(self, block: InvertedResidual, dtype: torch.dtype) -> None:
-        *expand, depth, project = block.layers
-        self._expand = [_Product(layer, dtype) for layer in expand]  # type: ignore[arg-type]
+        *expand, depth, project = cast("Iterable[Convolution]", block.layers)
+        self._expand = [_Product(layer, dtype) for layer in expand]
         self._depth = DepthwiseConvolution(depth.weight.to(dtype), depth.bias, stride=depth.stride)
-        self._project, self._skip = _Product(project, dtype), block.skip  # type: ignore[arg-type]
+        self._project, self._skip = _Product(project, dtype), block.skip
 
     def __call__(self, x: Rows) -> Rows:
         wide = x

@@ -64,7 +64,8 @@ def bank(
         **dict(options.parsed(model.encoder_option)),
     )  # fmt: skip
     # With a cache, other settings of the same encoder do not encode any image again.
-    loaded = plain if batch.cache is None else CachedEncoder(plain, disk=batch.settings())
+    cache = batch.settings()
+    loaded = plain if cache is None else CachedEncoder(plain, cache)
     form = recommended_form(loaded) if model.preset is None else named_preset(model.preset)
     changes, size = dict(options.parsed(model.change)), batch.batch_size or 32
     texts = _read_captions(learning.captions) if learning.captions else []

@@ -92,8 +92,8 @@ class Study:
 
     def pipeline(self, preset: str | None = None, encoder: str | None = None) -> Pipeline:
         """Build the scorer with an encoder that caches its vectors; `preset` is used if the spec has none."""
-        spec = replace(self.spec, form=self.spec.form or preset, encoder=encoder or self.spec.encoder, cache=None)
-        return spec.build().caching(memory=_MEMORY, disk=self.spec.cache)
+        spec = replace(self.spec, form=self.spec.form or preset, encoder=encoder or self.spec.encoder)
+        return spec.build().remembering(_MEMORY // 2)
 
     def form(self, pipeline: Pipeline, name: str) -> Form:
         """Return the settings of a pipeline for a benchmark, see `form_for`; a change is reported by `tell`."""

@@ -217,7 +217,8 @@ def make_vectors(
 def _published(pipeline: Pipeline, decoded: Sequence[Decoded | RowError], images: Embedded) -> Published:
     """Encode the images of a batch as the encoder's publication defines it, unless they already are."""
     plain = published_encoder(pipeline.encoder)
-    embedder = replace(pipeline.embedder, encoder=plain, memory=None)
+    memories: dict[str, Any] = {} if plain is pipeline.encoder else {"known_images": None, "known_texts": None}
+    embedder = replace(pipeline.embedder, encoder=plain, **memories)
     # Only texts depend on the handling of long captions.
     same_images = _LONG.sub("", plain.signature) == _LONG.sub("", pipeline.encoder.signature)
     batch = images.batch if same_images else embedder.images(decoded).batch
