@@ -29,6 +29,7 @@ Mask = Bool[Array, "batch points"]  # True for real points
 PerPoint = Float[Array, "batch points"]
 # Smallest length a vector is divided by, as in the authors' scripts.
 TINY = 1e-6
+SMALLEST = 1e-300  # length of a vector in float64 that is divided by: a zero vector stays zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,10 @@ def unit(vectors: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
     [[0.6, 0.8], [0.0, 0.0]]
     """
     xp, wide = namespace(vectors), astype(vectors, accumulation_dtype(vectors))
+    if not on_cpu(wide) and wide.dtype == xp.float32:
+        # Squares of such numbers neither overflow nor vanish in float64: half as many launches as below.
+        norms = wide.norm(dim=-1, keepdim=True, dtype=xp.float64)
+        return astype(wide / at_least(norms, SMALLEST), xp.float32)
     # Scaling by the largest entry first prevents overflow and underflow of the squares.
     peak = xp.max(xp.abs(wide), axis=-1, keepdims=True)
     scaled = wide / xp.where(peak > 0, peak, 1.0)

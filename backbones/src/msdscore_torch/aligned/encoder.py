@@ -39,6 +39,7 @@ from msdscore_torch.aligned.towers import (
 )
 from msdscore_torch.backbone import Backbone, place
 from msdscore_torch.gpu.device import launching
+from msdscore_torch.gpu.graphs import Recorded
 from msdscore_torch.tensors import read_tensors, widened
 
 MODEL_TYPE = "msdscore-aligned"
@@ -64,6 +65,7 @@ class AlignedEncoder(Backbone):
         super().__init__(identity, preprocessing=None if steps is None else identity.options.applied(steps))
         self._image, self._text, self._heads = image, text, heads
         self.bank, self.recommended = bank, recommended
+        self._one = Recorded(self._see_one)
         if hasattr(text, "sentences"):
             self.encode_sentences: Sentences = self._sentences
 
@@ -82,7 +84,18 @@ class AlignedEncoder(Backbone):
         return published
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        return self._heads.states("image", _moved(self._image.features(images), self.device))
+        tower = self._image
+        if len(images) == 1 and isinstance(tower, Lite2Images) and tower.is_fused:
+            points, *pooled = self._one(tower.levels(images))
+            mask = torch.ones(points.shape[:2], dtype=torch.bool, device=points.device)
+            return Features(points, mask, pooled[0] if pooled else None, tower.layout(images), filled=(True,))
+        return self._heads.states("image", _moved(tower.features(images), self.device))
+
+    def _see_one(self, levels: Tensor) -> tuple[Tensor, ...]:
+        """Points and pooled vector of a single image, whose launches take longer than its computation."""
+        assert isinstance(self._image, Lite2Images), "other towers take no levels on the device"
+        states = self._heads.states("image", self._image.features_of(levels))
+        return (states.points,) if states.pooled is None else (states.points, states.pooled)
 
     def _read(self, texts: Sequence[str]) -> Features:
         return self._heads.states("text", _moved(self._text.features(texts), self.device))

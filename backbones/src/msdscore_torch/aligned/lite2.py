@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msdscore.core.arrays import Float
+from msdscore.core.arrays import Float, UInt8
+from msdscore.core.embeddings import PatchLayout
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.hashing import verify_files
@@ -218,15 +219,26 @@ class Lite2Images:
         self._shared = share_stages(self._networks)
         self._rows: RowNetworks | None = None  # made for the first batch
 
+    def levels(self, images: Sequence[Prepared]) -> UInt8[Tensor, "batch 3 side side"]:
+        """Prepared images on the device, as levels from 0 to 255."""
+        return stack_levels(images, self.preprocessing, self.device)
+
     @torch.no_grad()
     def features(self, images: Sequence[Prepared]) -> Features:
         """Cells of the joined maps, row by row, and the maps' means."""
-        pixels = stack_levels(images, self.preprocessing, self.device)
+        return replace(self.features_of(self.levels(images)), layout=self.layout(images))
+
+    @torch.no_grad()
+    def features_of(self, pixels: UInt8[Tensor, "batch 3 side side"]) -> Features:
+        """The features of levels on the device; the layout is empty."""
         few = pixels.split(_CPU_BATCH if self.device.type == "cpu" else _GPU_BATCH)
         cells, means = (torch.cat(parts) for parts in zip(*map(self._maps, few), strict=True))
+        return self._features(cells, means)
+
+    def layout(self, images: Sequence[Prepared]) -> tuple[PatchLayout, ...]:
+        """The boxes of the cells on each image."""
         cell = self.side / self.grid
-        layout = tuple(patch_layout(image.view, (self.grid, self.grid), (cell, cell)) for image in images)
-        return replace(self._features(cells, means), layout=layout)
+        return tuple(patch_layout(image.view, (self.grid, self.grid), (cell, cell)) for image in images)
 
     @torch.no_grad()
     def see(self, pixels: Float[Tensor, "batch 3 side side"]) -> Features:
@@ -253,6 +265,11 @@ class Lite2Images:
         network.load_state_dict(network.state_dict() | dict(tensors))
         tower._networks, tower._shared, tower._rows = [network], share_stages([network]), None
         return tower
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the network runs in fused kernels on a GPU."""
+        return self._in_rows() is not None
 
     def _in_rows(self) -> "RowNetworks | None":
         """The networks for a GPU on which their kernels work; else None."""
