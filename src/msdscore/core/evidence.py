@@ -23,7 +23,7 @@ share of false words, is not. Words that cannot be judged, and words that the ca
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,10 +137,13 @@ class WordCalibration:
         >>> words.kind_of("dog"), words.kind_of("zebra"), words.kind_of("thing")
         (1, 0, None)
         """
-        value = self.reliability.get(stem, self.other)
-        if value < JUDGED:
-            return None
-        return max((number for number, kind in enumerate(self.kinds) if value >= kind.reliability), default=0)
+        weight = self.weight_of(stem)
+        return int(self.kinds_of([weight])[0]) if weight else None
+
+    def kinds_of(self, weights: Sequence[float]) -> npt.NDArray[np.int64]:
+        """The indices of the kinds of judged words, by their weights."""
+        least = [kind.reliability for kind in self.kinds]
+        return np.maximum(np.searchsorted(least, weights, side="right") - 1, 0)
 
     def weight_of(self, stem: str) -> float:
         """The weight of a word in precision and information: its reliability, 0 if it is not judged."""

@@ -318,26 +318,26 @@ def _judged_words(
     Judged are content words with tokens that are not negated, the first of each stem. Arrays are padded, token indices
     with −1.
     """
-    judged = [
-        {
-            number: word
-            for number, word in enumerate(words)
-            if word.content and word.new and not word.negated and word.tokens and calibration.weight_of(word.stem) > 0
-        }
-        for words in spoken
-    ]
+    judged: list[tuple[int, ...]] = []
+    found: list[tuple[int, int, float, tuple[int, ...]]] = []  # text, column, weight and tokens of every judged word
+    for text, words in enumerate(spoken):
+        numbers: list[int] = []
+        for number, word in enumerate(words):
+            if word.content and word.new and not word.negated and word.tokens:
+                weight = calibration.weight_of(word.stem)
+                if weight > 0:
+                    found.append((text, len(numbers), weight, word.tokens))
+                    numbers.append(number)
+        judged.append(tuple(numbers))
     shape = (len(judged), max(map(len, judged), default=0) or 1)
-    most_tokens = max((len(word.tokens) for words in judged for word in words.values()), default=1)
-    tokens = np.full((*shape, most_tokens), -1, dtype=np.int64)
-    weights, kinds = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-    for text, words in enumerate(judged):
-        for column, word in enumerate(words.values()):
-            kind = calibration.kind_of(word.stem)
-            assert kind is not None, "judged words have a kind"
-            tokens[text, column, : len(word.tokens)] = word.tokens
-            weights[text, column] = calibration.weight_of(word.stem)
-            kinds[text, column] = kind
-    return list(map(tuple, judged)), tokens, weights, kinds
+    most = max((len(tokens) for *_, tokens in found), default=1)
+    padded, weights, kinds = np.full((*shape, most), -1, dtype=np.int64), np.zeros(shape), np.zeros(shape, np.int64)
+    if found:
+        texts, columns, values, tokens = zip(*found, strict=True)
+        padded[texts, columns] = [(*own, *[-1] * (most - len(own))) for own in tokens]
+        weights[texts, columns] = values
+        kinds[texts, columns] = calibration.kinds_of(values)
+    return judged, padded, weights, kinds
 
 
 def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:

@@ -131,15 +131,13 @@ class VectorMemory:
         order = [key for _, rows in known for key in rows]
         found = set(order)
         missing = tuple(key for key in items if key not in found)
-        batches = [take(batch, list(rows.values())) for batch, rows in known]
+        batches = [_in_order(batch, list(rows.values())) for batch, rows in known]
         if missing:
             batches.append(encode([items[key] for key in missing]))
             with self._lock:
                 self._keep(batches[-1], missing)
-        if not known:
-            return batches[0]
         position = {key: row for row, key in enumerate((*order, *missing))}
-        return take(join(batches), [position[key] for key in items])
+        return _in_order(join(batches), [position[key] for key in items])
 
     def _keep(self, batch: Embeddings, keys: tuple[str, ...]) -> None:
         self._batches[self._number] = (batch, keys)
@@ -271,7 +269,12 @@ def _recalled(
     distinct = dict(zip(listed, items, strict=True))
     batch = memory.recall(distinct, encode)
     row_of = {key: row for row, key in enumerate(distinct)}
-    return batch if len(distinct) == len(items) else take(batch, [row_of[key] for key in listed])
+    return _in_order(batch, [row_of[key] for key in listed])
+
+
+def _in_order(batch: Embeddings, rows: list[int]) -> Embeddings:
+    """Return rows of a batch; the batch itself if these are all of its rows in order."""
+    return batch if rows == list(range(len(batch))) else take(batch, rows)
 
 
 def _checked_caption(text: Any) -> str | CaptionError:

@@ -4,24 +4,12 @@ One program computes some positions of one block of channels, always in the same
 not depend on its batch. Sums are float32 whatever the maps are.
 """
 
-import inspect
-from collections.abc import Callable
-from typing import Any
-
-import triton
 import triton.language as tl
 
-# Arguments whose value must not lead to another compilation; the number of channels may, for wide loads.
-_SIZES = ("positions", "height", "width", "rows", "columns", "strip", "above", "left")
+from msdscore_torch.gpu.kernels import kernel
 
 
-def _kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function with Triton, without the wrapper of a type checker, which would hide its source."""
-    named = inspect.signature(function).parameters
-    return triton.jit(inspect.unwrap(function), do_not_specialize=[name for name in _SIZES if name in named])
-
-
-@_kernel
+@kernel
 def _places(first, rows, columns, strip, TILE: tl.constexpr):
     """The image of the first of TILE positions; and of each its distance from that image, its row and its column.
 
@@ -37,12 +25,12 @@ def _places(first, rows, columns, strip, TILE: tl.constexpr):
     return image, member, row, strips * strip + inside - row * strip
 
 
-@_kernel
+@kernel
 def _relu6(x):
     return tl.clamp(x, 0.0, 6.0, propagate_nan=tl.PropagateNan.ALL)
 
 
-@_kernel
+@kernel
 def depthwise_kernel(
     x, weight, bias, out, positions, height, width, rows, columns, channels, strip, above, left,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, TILE: tl.constexpr, CHANNELS: tl.constexpr,
@@ -71,7 +59,7 @@ def depthwise_kernel(
     tl.store(out + offset[:, None] + channel[None, :], _relu6(total), mask=real[:, None] & used[None, :])
 
 
-@_kernel
+@kernel
 def first_kernel(
     pixels, weight, bias, out, positions, height, width, rows, columns, strip, above, left,
     image_step, plane_step, row_step, column_step, scale, shift,

@@ -53,12 +53,18 @@ SHAPES = (
 )
 
 
-def _kernel(function: Callable[..., Any]) -> Any:
+# Arguments whose value must not lead to another compilation, which takes seconds. Strides and numbers of channels do:
+# multiples of 16 have wide loads.
+_COUNTS = ("batch", "width", "positions", "height", "columns", "rows", "strip", "above", "left")
+
+
+def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function with Triton, without the wrapper of a type checker, which would hide its source."""
-    return triton.jit(inspect.unwrap(function))
+    named = inspect.signature(function).parameters
+    return triton.jit(inspect.unwrap(function), do_not_specialize=[name for name in _COUNTS if name in named])
 
 
-@_kernel
+@kernel
 def fit_kernel(
     points, mask, seeds, means, log_weights, gram, shares,
     batch, width, dim, point_stride, item_stride, edge, components, iterations, kappa, log_share,
@@ -102,7 +108,7 @@ def fit_kernel(
             )  # fmt: skip
 
 
-@_kernel
+@kernel
 def _end(item_mask, width, BLOCK: tl.constexpr):
     """The index after the item's last real point."""
     end = tl.full([], 0, tl.int32)
@@ -113,14 +119,14 @@ def _end(item_mask, width, BLOCK: tl.constexpr):
     return end
 
 
-@_kernel
+@kernel
 def _halves(number):
     """The large and the small half of a float32."""
     large = number.to(tl.float16)
     return large, (number - large.to(tl.float32)).to(tl.float16)
 
 
-@_kernel
+@kernel
 def _gram(x, item_mask, gram, end, dim, point_stride, edge, TILE: tl.constexpr, DEPTH: tl.constexpr):
     """Inner products of all real points, zero for padding; the upper triangle of tiles mirrors the lower one."""
     for top in range(0, end, TILE):
@@ -152,7 +158,7 @@ def _gram(x, item_mask, gram, end, dim, point_stride, edge, TILE: tl.constexpr, 
                 _store_tile(gram, edge, column, row, tl.trans(tile))
 
 
-@_kernel
+@kernel
 def _store_tile(gram, edge, row, column, tile):
     """Store a tile as its halves: first the large ones of the whole matrix, then the small ones."""
     large, small = _halves(tile)
@@ -161,7 +167,7 @@ def _store_tile(gram, edge, row, column, tile):
     tl.store(gram + edge * edge + offsets, small)
 
 
-@_kernel
+@kernel
 def _load_gram(gram, edge, offsets, valid):
     """Elements of the Gram matrix in float32, zero if not `valid`."""
     large = tl.load(gram + offsets, mask=valid, other=0.0)
@@ -169,7 +175,7 @@ def _load_gram(gram, edge, offsets, valid):
     return large.to(tl.float32) + small.to(tl.float32)
 
 
-@_kernel
+@kernel
 def _start(
     seeds, gram, real, item, components, edge,
     SEEDED: tl.constexpr, NEAR_TIE: tl.constexpr, BLOCK: tl.constexpr,
@@ -198,14 +204,14 @@ def _start(
     return first, reserve
 
 
-@_kernel
+@kernel
 def _first_of(true, BLOCK: tl.constexpr):
     """The index of the first true element, zero if there is none."""
     first = tl.min(tl.where(true, tl.arange(0, BLOCK), BLOCK), axis=0)
     return tl.where(first < BLOCK, first, 0)
 
 
-@_kernel
+@kernel
 def _maximise(
     gram, shares, log_weights, real, first, reserve, end, edge, components, iterations, kappa, log_share,
     DEAD_MASS: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr, STRIP: tl.constexpr,
@@ -248,7 +254,7 @@ def _maximise(
     return length
 
 
-@_kernel
+@kernel
 def _maximise_resident(
     gram, shares, log_weights, real, first, reserve, bound, edge, components, iterations, kappa, log_share,
     DEAD_MASS: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr,
@@ -297,7 +303,7 @@ def _maximise_resident(
     return length
 
 
-@_kernel
+@kernel
 def _gram_times(large, small, share, BLOCK: tl.constexpr):
     """The Gram matrix times shares, whose halves are joined; its small halves are used if they fit."""
     share_large, share_small = _halves(share)
@@ -308,24 +314,24 @@ def _gram_times(large, small, share, BLOCK: tl.constexpr):
     return tl.sum(tl.reshape(sums, [BLOCK, MOST, 2]), axis=2)
 
 
-@_kernel
+@kernel
 def _length(share, pull, least):
     """Lengths of the weighted sums of points."""
     return tl.maximum(tl.sqrt(tl.maximum(tl.sum(share * pull, axis=0), 0.0)), least)
 
 
-@_kernel
+@kernel
 def _sum_and_largest(left_sum, left_largest, right_sum, right_largest):
     return left_sum + right_sum, tl.maximum(left_largest, right_largest)
 
 
-@_kernel
+@kernel
 def _share_pointers(shares, begin, BLOCK: tl.constexpr):
     """Pointers to the large halves (`begin` 0) or the small ones (`begin` MOST) of shares in scratch memory."""
     return shares + (tl.arange(0, MOST) + begin)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
 
 
-@_kernel
+@kernel
 def _store_shares(shares, share, BLOCK: tl.constexpr):
     """Store shares in scratch memory: rows of large halves, then rows of small ones."""
     large, small = _halves(share)
@@ -333,7 +339,7 @@ def _store_shares(shares, share, BLOCK: tl.constexpr):
     tl.store(_share_pointers(shares, MOST, BLOCK), small)
 
 
-@_kernel
+@kernel
 def _product(shares, gram, end, edge, BLOCK: tl.constexpr, STRIP: tl.constexpr):
     """Shares times the Gram matrix, a strip of it at a time."""
     half, position = tl.arange(0, 2 * MOST), tl.arange(0, BLOCK)
@@ -349,7 +355,7 @@ def _product(shares, gram, end, edge, BLOCK: tl.constexpr, STRIP: tl.constexpr):
     return tl.sum(tl.reshape(total, [2, MOST, BLOCK]), axis=0)
 
 
-@_kernel
+@kernel
 def _combine(
     x, item_mask, shares, length, means, end, dim, point_stride, components,
     BLOCK: tl.constexpr, STRIP: tl.constexpr, DEPTH: tl.constexpr,
@@ -375,7 +381,7 @@ def _combine(
         tl.store(means + component[:, None] * dim + axis[None, :], mean, mask=valid)
 
 
-@_kernel
+@kernel
 def log_ratio_kernel(
     points, mask, source, own_means, own_weights, target, other_means, other_weights, given, result,
     width, dim, point_stride, item_stride, own_components, other_components, own_kappa, other_kappa,
@@ -417,7 +423,7 @@ def log_ratio_kernel(
     tl.store(result + pair * width + row, ratio, mask=row < width)
 
 
-@_kernel
+@kernel
 def _with_product(points, means, total):
     """Add the product of points and means, each times POINT_SCALE; half precision has no small halves."""
     large, small = _halves(points.to(tl.float32) * POINT_SCALE)
@@ -429,7 +435,7 @@ def _with_product(points, means, total):
     return tl.dot(large, mean_large, total)
 
 
-@_kernel
+@kernel
 def expected_kernel(
     points, mask, means, weights, result,
     items, width, dim, point_stride, item_stride, components, kappa,
@@ -464,7 +470,7 @@ def expected_kernel(
     tl.store(result + item * width + row, tl.where(real, total / items, 0.0), mask=row < width)
 
 
-@_kernel
+@kernel
 def _log_sum_exp(logits):
     """Log-sum-exp over the columns; those of weight zero are minus infinity and add nothing."""
     top = tl.max(logits, axis=1)
