@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -148,20 +148,25 @@ def fill(
     """Decode and encode what the metrics need; return the cases, and errors by index in the batch."""
     if "encoder" not in needs and "images" not in needs:
         return bare, {}
-    decode = open_image if pipeline is None else lambda source: pipeline.decode([source], keep="images" in needs)[0]
-    decoded: list[Any] = _read_all(batch.images, decode)
-    image_errors = {index: str(error) for index, error in enumerate(decoded) if isinstance(error, RowError)}
-    errors = {index: image_errors[owner] for index, owner in enumerate(batch.owner) if owner in image_errors}
-    images = tuple(
-        None if isinstance(image, RowError) else image if pipeline is None else image.image for image in decoded
-    )
     if pipeline is None:
-        return replace(bare, images=images), errors
+        opened = _read_all(batch.images, open_image)
+        images = tuple(None if isinstance(image, RowError) else image for image in opened)
+        return replace(bare, images=images), _image_errors(opened, batch)
+    decoded = _read_all(batch.images, lambda source: pipeline.decode([source], keep="images" in needs)[0])
+    images = tuple(None if isinstance(image, RowError) else image.image for image in decoded)
     vectors, text_errors = make_vectors(bare, decoded, pipeline, mixtures="mixtures" in needs)
-    for index, row in enumerate(bare.captions[: len(batch.items)].tolist()):
-        row_errors = [text_errors[text] for text in row if text in text_errors]
-        errors |= {index: row_errors[0]} if row_errors and index not in errors else {}
+    errors = _image_errors(decoded, batch)
+    for index, texts in enumerate(bare.captions[: len(batch.items)].tolist()):
+        for text in texts:
+            if text in text_errors:
+                errors.setdefault(index, text_errors[text])
     return replace(bare, images=images, vectors=vectors), errors
+
+
+def _image_errors(images: Sequence[object], batch: ItemBatch) -> dict[int, str]:
+    """Return the error of each item whose image could not be read, by its index in the batch."""
+    errors = {index: str(error) for index, error in enumerate(images) if isinstance(error, RowError)}
+    return {index: errors[owner] for index, owner in enumerate(batch.owner) if owner in errors}
 
 
 def _read_all(
