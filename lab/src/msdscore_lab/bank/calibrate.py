@@ -24,6 +24,7 @@ from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Measurement, match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement
+from msdscore.intervals import Floats, Ints
 from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
@@ -31,6 +32,7 @@ from msdscore.scoring.vocabulary import expected_densities, image_evidence
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, joined, segment, stem
 from msdscore_lab.bank.lengths import (
+    Flags,
     Mentions,
     exchanged,
     fit_lengths,
@@ -42,11 +44,9 @@ from msdscore_lab.bank.lengths import (
     short_texts,
 )
 
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.float32]
 # Features of captions that `match` is fitted on, whether they are true of the image, and the image.
-MatchRows = tuple[Floats, Flags, npt.NDArray[np.int64]]
+MatchRows = tuple[Floats, Flags, Ints]
 LabelledText = tuple[str, int, bool]  # a text, an image index, and whether the text is a caption of that image
 
 SIMILAR = 8  # similar images that hard absent words are taken from, one caption each
@@ -80,8 +80,8 @@ class _Mentions(NamedTuple):
     evidence: Floats
     present: Flags
     confirmed: Flags
-    image: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
+    image: Ints
+    length: Ints
     whole: Flags
 
     def take(self, rows: Flags) -> "_Mentions":
@@ -456,7 +456,7 @@ def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Vectors]:
     return points
 
 
-def _alike(stems: Sequence[str], captions: Sequence[str]) -> npt.NDArray[np.int64]:
+def _alike(stems: Sequence[str], captions: Sequence[str]) -> Ints:
     """Return, for each word, the indices of words that occur in the same contexts, most similar first; -1: none.
 
     A context is the word before and the word after; words are alike by the cosine of their positive pointwise mutual

@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from msdscore.core.divergence import soften
 from msdscore.errors import ImageError, InputError, shortened
 from msdscore.forms.references import signed
 from msdscore.forms.registry import facts_of
+from msdscore.intervals import Floats, Ints
 from msdscore.io.hashing import absolute_path, source_key
 from msdscore.io.images import read_source
 from msdscore.io.tar import TarImage
 from msdscore.report.build import scored_rows
-from msdscore.report.results import Floats, Results, read_results
-
-Ints = npt.NDArray[np.int64]
+from msdscore.report.results import Results, read_results
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from msdscore.core.arrays import from_numpy, to_numpy
@@ -24,15 +23,14 @@ from msdscore.explain.maps import PROJECTIONS as SHOWN
 from msdscore.explain.maps import MapTerms, Regions, both_ways, carried
 from msdscore.explain.terms import image_of, terms_of
 from msdscore.forms.base import Measurement
-from msdscore.intervals import bootstrap_mean
+from msdscore.intervals import Floats, Ints, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.base import Pair, clusters, image_key, image_source
 from msdscore_lab.studies.context import PAPER, Study, pair_batches
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
-Floats = npt.NDArray[np.float64]
-Patches = npt.NDArray[np.int64]  # indices of patches
+Patches = Ints  # indices of patches
 BENCHMARK = "sugarcrepe"
 PROJECTION = "influence"  # the map of the curves
 TESTED = (PROJECTION, "carried")  # the second is the paper's

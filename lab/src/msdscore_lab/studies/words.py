@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msdscore.errors import InputError, unknown_name
 from msdscore.explain.terms import rank_key
 from msdscore.forms.base import Unit
-from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.intervals import Floats, Interval, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import segment, stem
 from msdscore_lab.benchmarks.base import Rated, clusters
@@ -25,7 +25,6 @@ from msdscore_lab.studies.localisation import changed
 from msdscore_lab.studies.match import word_reliability
 from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
 
-Floats = npt.NDArray[np.float64]
 Span = tuple[int, int]
 Mention = tuple[Span, bool]  # span in the caption, and whether it is hallucinated
 Synonyms = Mapping[str, tuple[str, ...]]  # all names of each object class

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.intervals import bootstrap_mean
+from msdscore.intervals import Floats, bootstrap_mean
 from msdscore_lab.benchmarks.base import Pair, clusters
 from msdscore_lab.benchmarks.results.result import items_of
 from msdscore_lab.stats.resample import paired_difference, permutation_test
@@ -21,7 +20,6 @@ from msdscore_lab.studies.ablations.sweep import PAIRS, named_variants, run_swee
 from msdscore_lab.studies.context import PAPER, Study, paper_form
 from msdscore_lab.studies.table import Column, Row, Table, per_cent
 
-Floats = npt.NDArray[np.float64]
 Choice = tuple[float, ...]  # in the order of `GRID`
 HELD_OUT = 1000  # pairs, paper
 # The paper reports the selected values (20, 0.1, 0.2, 20, 3), but not its grid.
