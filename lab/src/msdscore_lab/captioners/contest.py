@@ -73,20 +73,15 @@ def read_contest(
         [(path, results.images) for path, results in zip(paths, read, strict=True)], images=images,
         rows=rows if len(files) == 1 else None,  # positions in one file of rows do not apply to other files
     ))  # fmt: skip
-    names = [name for name in read[0].numbers if all(name in results.numbers for results in read)]
-    numbers = {name: np.concatenate([results.numbers[name] for results in read]) for name in names}
-    if people is not None:
-        numbers[people] = np.concatenate([_ratings(results, people) for results in read])
+    numbers = _numbers(read, people)
     captioners = tuple(dict.fromkeys(row.captioner for row in captions))
     if len(captioners) < 2:
         raise InputError(f"expected captions of two captioners or more, got {len(captioners)}: {', '.join(captioners)}")
     common, left_out = _shared_images(captions, captioners, shared=shared)
     index = {image: position for position, image in enumerate(common)}
     order = [row_index for row_index, row in enumerate(captions) if row.image in index]
-    order.sort(
-        key=lambda row_index: (index[captions[row_index].image], captioners.index(captions[row_index].captioner))
-    )
-    ordered, signature = [captions[row_index] for row_index in order], read[0].signature
+    order.sort(key=lambda at: (index[captions[at].image], captioners.index(captions[at].captioner)))
+    ordered, signature = [captions[at] for at in order], read[0].signature
     numbers = {name: values[order] for name, values in numbers.items()}
     counts = numbers.get("reference_count", np.zeros(0))
     if (counts > 0).any():
@@ -99,6 +94,15 @@ def read_contest(
         tuple(read[row.file].captions[row.position] for row in ordered),
         {**numbers, "soft_msd": _soft_msd(numbers, image_of, signature)},
     )  # fmt: skip
+
+
+def _numbers(read: Sequence[Results], people: str | None) -> dict[str, Floats]:
+    """Return the scores that all files have, and the human ratings in the column `people`, over all rows."""
+    names = [name for name in read[0].numbers if all(name in results.numbers for results in read)]
+    numbers = {name: np.concatenate([results.numbers[name] for results in read]) for name in names}
+    if people is not None:
+        numbers[people] = np.concatenate([_ratings(results, people) for results in read])
+    return numbers
 
 
 def _read_files(files: Sequence[str]) -> tuple[list[Path], list[str], list[Results]]:

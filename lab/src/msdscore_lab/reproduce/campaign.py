@@ -24,6 +24,7 @@ from msdscore.scorer import Scorer
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.protocols.counting import Figure
+from msdscore_lab.benchmarks.registry import data_folder
 from msdscore_lab.benchmarks.results.result import MetricResult, Result, items_of, score_matrix
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
 from msdscore_lab.benchmarks.run.runner import run_benchmark
@@ -180,9 +181,8 @@ def encoder_spec(campaign: Campaign, name: str) -> ScorerSpec:
 
 
 def _plan(campaign: Campaign, encoder: str, benchmark: str, spec: ScorerSpec) -> BenchmarkPlan:
-    own = campaign.data / benchmark
     plan = BenchmarkPlan(
-        name=benchmark, root=own if own.is_dir() else campaign.data, metrics=metrics_of(encoder, benchmark),
+        name=benchmark, root=data_folder(campaign.data, benchmark), metrics=metrics_of(encoder, benchmark),
         limit=campaign.limit, samples=campaign.samples, control=False, protocol=PROTOCOL,
     )  # fmt: skip
     return replace(plan, command=bench_command(plan, spec))

@@ -130,7 +130,7 @@ class ResidentImages:
 def _lit(
     pixels: Float[Tensor, "batch 3 size size"], contrast: Float[Tensor, " batch"], brightness: Float[Tensor, " batch"]
 ) -> Float[Tensor, "batch 3 size size"]:
-    """Scale distances from the mean by 1 + `explain_many` and the mean itself by 1 + `brightness`."""
+    """Scale distances from the mean by 1 + `contrast` and the mean itself by 1 + `brightness`."""
     mean = pixels.mean(dim=(1, 2, 3), keepdim=True)
     gain, light = (1 + contrast).view(-1, 1, 1, 1), (1 + brightness).view(-1, 1, 1, 1)
     return ((pixels - mean) * gain + mean * light).clamp(0, 255).contiguous(memory_format=torch.channels_last)
