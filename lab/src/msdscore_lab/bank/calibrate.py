@@ -110,11 +110,10 @@ def calibrated_bank(
     """
     if len(images) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(images)}")
-    base = background if isinstance(background, Bank) else None
     if isinstance(background, Bank):
-        plain = named(Bank(background.images, background.texts), encoder.signature)
+        base, plain = background, named(Bank(background.images, background.texts), encoder.signature)
     else:
-        plain = build_bank(encoder, form, images[:background], batch_size=batch_size)
+        base, plain = None, build_bank(encoder, form, images[:background], batch_size=batch_size)
     # All words are measured first, so that their reliability can be estimated.
     uncalibrated = WordCalibration({}, 1.0, (WordKind(0.0, (0.0, 1.0), 1.0, 0.0),), 1.0)
     pipeline = Pipeline(
@@ -122,16 +121,9 @@ def calibrated_bank(
     )
     embedded = pipeline.embed_images(pipeline.decode(images)).require()
     similar = similar_texts([*captions, *((text,) for text in others)], first=len(captions))
-    labelled: list[LabelledText] = []
-    for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
-        labelled += [(text, image, True) for text in true_texts] + [(text, image, False) for text in false_texts]
-    whole = len(labelled)
-    for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
-        short = list(short_texts(true_texts, false_texts, seed=image))
-        labelled += [(text, image, true) for text, true in short]
-        # With another word for a person: see `lengths`.
-        labelled += [(other, image, True) for text, true in short if true and (other := exchanged(text)) != text]
-    mentions = _mentions(pipeline, captions, embedded, labelled, whole)
+    whole = _whole_texts(captions, similar)
+    labelled = [*whole, *_short_texts(captions, similar)]
+    mentions = _mentions(pipeline, captions, embedded, labelled, len(whole))
     bank = replace(
         plain.bank,
         vocabulary=build_vocabulary(pipeline, embedded, captions, others) if base is None else base.vocabulary,
@@ -157,6 +149,26 @@ def calibrated_bank(
     judged, (features, true, _) = fit(np.ones_like(held_out))
     match = Match((0.0, 0.0, 0.0, 0.0), match_settings(form), match_lengths(fit_logistic(features, true)))
     return replace(named(replace(judged, match=match), encoder.signature), quality=quality)
+
+
+def _whole_texts(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> list[LabelledText]:
+    """Return the captions of every image, and those of similar images."""
+    return [
+        (text, image, is_true)
+        for image, sides in enumerate(zip(captions, similar, strict=True))
+        for texts, is_true in zip(sides, (True, False), strict=True)
+        for text in texts
+    ]
+
+
+def _short_texts(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[LabelledText]:
+    """Yield parts of the captions of every image and of similar ones, true ones also with another word for a person."""
+    for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
+        short = list(short_texts(true_texts, false_texts, seed=image))
+        yield from ((text, image, is_true) for text, is_true in short)
+        for text, is_true in short:  # see `lengths`
+            if is_true and (other := exchanged(text)) != text:
+                yield other, image, True
 
 
 def _quality(trial: Bank, scored: MatchRows, mentions: _Mentions, held_out: Flags) -> BankQuality:

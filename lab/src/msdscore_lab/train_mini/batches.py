@@ -183,8 +183,8 @@ def open_resident(
 def read_rows(tower: MiniLMTexts, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts content"]]:
     """Return features of texts, and the word id of every token on their local path."""
     short = rows.trimmed()
-    content = short.content_positions()
-    return tower.read(short.ids, short.mask, content.positions, content.mask), content.words
+    positions, mask, words = short.content_positions()
+    return tower.read(short.ids, short.mask, positions, mask), words
 
 
 def sentence_vectors(texts: Features) -> Float[Tensor, "captions dim"]:
