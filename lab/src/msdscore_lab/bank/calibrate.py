@@ -7,9 +7,10 @@ one person uses may be a slip, or not visible. The scores of true and similar ca
 that a caption belongs to an image.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
 from msdscore.text.judged import PERSONS
-from msdscore.text.words import content_words, joined, segment, stem
+from msdscore.text.words import Word, content_words, joined, segment, stem
 from msdscore_lab.bank.lengths import (
     Flags,
     Mentions,
@@ -425,17 +426,16 @@ def build_vocabulary(
     pipeline: Pipeline, images: Embedded, captions: Sequence[Sequence[str]], others: Sequence[str]
 ) -> Vocabulary | None:
     """Build the vocabulary of captioned images; None if too few words are frequent enough."""
-    stems: list[set[str]] = [set() for _ in captions]  # of the content words of an image's captions
-    spellings: dict[str, Counter[str]] = {}
-    for image, texts in enumerate(captions):
-        for word in (word for text in texts for word in segment(text, compounds=False)):
-            if word.content and not word.negated and word.text.isalpha():
-                stems[image].add(word.stem)
-                spellings.setdefault(word.stem, Counter())[word.text.lower()] += 1
-    counts = Counter(stem for image_stems in stems for stem in sorted(image_stems))  # sorted: ties keep this order
-    frequent = [
-        stem for stem, count in counts.most_common(_MOST_WORDS) if count >= max(_LEAST_SHARE * len(captions), 3)
+    judged = [
+        [word for text in texts for word in segment(text, compounds=False) if _is_listed(word)] for texts in captions
     ]
+    spellings: dict[str, Counter[str]] = defaultdict(Counter)
+    for word in chain.from_iterable(judged):
+        spellings[word.stem][word.text.lower()] += 1
+    stems = [{word.stem for word in image_words} for image_words in judged]  # of an image's captions
+    counts = Counter(stem for image_stems in stems for stem in sorted(image_stems))  # sorted: ties keep this order
+    least = max(_LEAST_SHARE * len(captions), 3)
+    frequent = [stem for stem, count in counts.most_common(_MOST_WORDS) if count >= least]
     words = {stem: spellings[stem].most_common(1)[0][0] for stem in frequent}
     points = _points(pipeline, list(words.values()))
     usable = [stem for stem in frequent if words[stem] in points]
@@ -454,6 +454,10 @@ def build_vocabulary(
         tuple(words[stem] for stem in usable), tuple(usable), frequency.astype(np.float32), rounded, alike,
         (fitted[0], fitted[1], fitted[2]),
     )  # fmt: skip
+
+
+def _is_listed(word: Word) -> bool:
+    return word.content and not word.negated and word.text.isalpha()
 
 
 def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Vectors]:

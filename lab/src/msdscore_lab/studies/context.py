@@ -24,10 +24,9 @@ from msdscore_lab.benchmarks.readers.rows import CaptionedImage, captioned_image
 from msdscore_lab.benchmarks.registry import benchmark as find_benchmark
 from msdscore_lab.benchmarks.registry import benchmarks, data_folder, load
 from msdscore_lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
-from msdscore_lab.benchmarks.run.runner import keep_answers
+from msdscore_lab.benchmarks.run.runner import Progress, keep_answers
 
 PAPER = "short"  # preset of the paper's settings for one-sentence captions
-Progress = Callable[[int, int], None]
 T = TypeVar("T")
 _MEMORY = 4 << 30  # bytes of vectors cached in memory between variants of a study
 _SUFFIX = ".steps.parquet"

@@ -24,6 +24,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import captioned_images
+from msdscore_lab.benchmarks.run.runner import Progress
 from msdscore_lab.studies.context import Study, every_nth
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
@@ -72,7 +73,7 @@ def timing(study: Study) -> list[Table]:
     )]  # fmt: skip
 
 
-def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
+def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Progress) -> list[Row]:
     """Time every pair separately, then the pairs of each bucket in one batch; the first pair is also the warm-up."""
     buckets: dict[str, list[Timed]] = {name: [] for name in BUCKETS}
     for index, pair in enumerate([pairs[0], *pairs]):

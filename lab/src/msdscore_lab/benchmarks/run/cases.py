@@ -106,40 +106,45 @@ def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
 
     A wrong image has the references of its first item.
     """
-    names, references = image_names(item.image for item in items), dict[str, tuple[str, ...]]()
+    references: dict[str, tuple[str, ...]] = {}
     for item in items:
         references.setdefault(image_key(item.image), item.references)
+    return partial(_cases, items, image_names(item.image for item in items), references)
 
-    def cases(batch: ItemBatch, *, whole: bool) -> Cases:
-        batch_items = [items[index] for index in batch.items]
-        texts = tuple(dict.fromkeys(text for item in batch_items for text in item.captions))
-        text_index = {text: index for index, text in enumerate(texts)}
-        captions = np.array([[text_index[text] for text in item.captions] for item in batch_items], dtype=np.int64)
-        repeats = 2 if batch.wrong else 1
-        owner = np.array([*batch.owner, *batch.wrong], dtype=np.int64)
-        control = np.repeat([False, True], [len(batch_items), len(batch.wrong)])
-        keys = [image_key(image) for image in batch.images]
-        group = dict[str | int, int]()
-        group_keys = [getattr(item, "group", "") or index for index, item in enumerate(batch_items)]
-        sets = np.array([group.setdefault(key, len(group)) for key in group_keys], dtype=np.int64)
-        return Cases(
-            ids=tuple(item.id for item in batch_items) * repeats,
-            texts=texts,
-            captions=np.tile(captions, (repeats, 1)),
-            images=(None,) * len(keys),
-            owner=owner,
-            group=owner + len(keys) * control,
-            control=control,
-            references=(
-                *(item.references for item in batch_items),
-                *(references[keys[wrong]] for wrong in batch.wrong),
-            ),
-            whole=whole,
-            names=tuple(names[key] for key in keys),
-            sets=np.concatenate([sets + repeat * len(batch_items) for repeat in range(repeats)]),
-        )
 
-    return cases
+def _cases(
+    items: Sequence[Item],
+    names: Mapping[str, str],
+    references: Mapping[str, tuple[str, ...]],
+    batch: ItemBatch,
+    *,
+    whole: bool,
+) -> Cases:
+    batch_items = [items[index] for index in batch.items]
+    texts = tuple(dict.fromkeys(text for item in batch_items for text in item.captions))
+    text_index = {text: index for index, text in enumerate(texts)}
+    captions = np.array([[text_index[text] for text in item.captions] for item in batch_items], dtype=np.int64)
+    repeats = 2 if batch.wrong else 1
+    owner = np.array([*batch.owner, *batch.wrong], dtype=np.int64)
+    control = np.repeat([False, True], [len(batch_items), len(batch.wrong)])
+    keys = [image_key(image) for image in batch.images]
+    set_of: dict[str | int, int] = {}
+    set_keys = [getattr(item, "group", "") or index for index, item in enumerate(batch_items)]
+    sets = np.array([set_of.setdefault(key, len(set_of)) for key in set_keys], dtype=np.int64)
+    wrong_references = (references[keys[wrong]] for wrong in batch.wrong)
+    return Cases(
+        ids=tuple(item.id for item in batch_items) * repeats,
+        texts=texts,
+        captions=np.tile(captions, (repeats, 1)),
+        images=(None,) * len(keys),
+        owner=owner,
+        group=owner + len(keys) * control,
+        control=control,
+        references=(*(item.references for item in batch_items), *wrong_references),
+        whole=whole,
+        names=tuple(names[key] for key in keys),
+        sets=np.concatenate([sets + repeat * len(batch_items) for repeat in range(repeats)]),
+    )
 
 
 def fill(

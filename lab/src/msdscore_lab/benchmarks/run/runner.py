@@ -421,7 +421,7 @@ def keep_answers(
     batches: Sequence[T],
     measure: Callable[[int, T], Any],
     *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> list[Any]:
     """Return `measure(number, batch)` of every batch, plain values that are computed once and stored next to `path`.
 
