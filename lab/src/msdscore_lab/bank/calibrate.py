@@ -130,8 +130,8 @@ def calibrated_bank(
         vocabulary=build_vocabulary(pipeline, embedded, captions, others) if base is None else base.vocabulary,
         familiarity=build_familiarity(pipeline, embedded, captions, others),
     )
-    some = list(dict.fromkeys(text for text, _, _ in labelled))[: 64 * _TEXTS]
-    spread = _spread(plain.bank.images, pipeline.embed_texts(some)) if base is None else 0.0
+    texts = list(dict.fromkeys(text for text, _, _ in labelled))[: 64 * _TEXTS]
+    spread = _spread(plain.bank.images, pipeline.embed_texts(texts)) if base is None else 0.0
     # Only of these images: the nearest of many thousand captions are often true of the image too.
     rows = list(_match_texts(captions, similar_texts(captions)))
 
@@ -266,12 +266,11 @@ def _measured(
         texts = pipeline.embed_texts([rows[row][0] for row in chosen])
         readable = [item for item in range(len(chosen)) if item not in texts.errors]
         if readable:
-            places = [images.row(image) for image in numbers]
-            some = Embedded(
-                take(images.vectors, places), tuple(range(len(places))), {}, tuple(images.keys[row] for row in places)
-            )
+            image_rows = [images.row(image) for image in numbers]
+            keys = tuple(images.keys[row] for row in image_rows)
+            taken = Embedded(take(images.vectors, image_rows), tuple(range(len(image_rows))), {}, keys)
             owner = {image: number for number, image in enumerate(numbers)}
-            measured = pipeline.measure(some, texts, [owner[rows[chosen[item]][1]] for item in readable], readable)
+            measured = pipeline.measure(taken, texts, [owner[rows[chosen[item]][1]] for item in readable], readable)
             yield [chosen[item] for item in readable], measured
 
 

@@ -216,8 +216,10 @@ def published_for(encoder: str, benchmark: str) -> list[Published]:
 def compared_cells(encoder: str, result: Result, command: str, scores: pa.Table | None) -> list[Cell]:
     """Return the cells of a run: every published statistic, and the headline of metrics that have none."""
     known = published_for(encoder, result.benchmark)
-    cells = [_cell(encoder, result, result.metric(one.metric), one.figure, command, one, scores) for one in known]
-    compared = {one.metric for one in known}
+    cells = [
+        _cell(encoder, result, result.metric(value.metric), value.figure, command, value, scores) for value in known
+    ]
+    compared = {value.metric for value in known}
     for metric in result.metrics:
         if metric.label not in compared:
             head = metric.figures[0].name if metric.figures else "headline"
@@ -292,12 +294,14 @@ def _why_none(result: Result) -> str:
 def not_run(encoder: str, benchmark: str, reason: str, command: str) -> list[Cell]:
     """Return the cells of a run that could not be done."""
     known = published_for(encoder, benchmark)
-    more = [metric for metric in metrics_of(encoder, benchmark) if metric not in {one.metric for one in known}]
+    compared = {value.metric for value in known}
+    more = [metric for metric in metrics_of(encoder, benchmark) if metric not in compared]
     blank = Cell(
         encoder=encoder, benchmark=benchmark, metric="", figure="headline", reason=f"not run: {reason}", command=command
     )
     cells = [
-        replace(blank, metric=one.metric, figure=one.figure, published=one.value, source=one.source) for one in known
+        replace(blank, metric=value.metric, figure=value.figure, published=value.value, source=value.source)
+        for value in known
     ]
     return cells + [replace(blank, metric=metric) for metric in more]
 

@@ -55,9 +55,9 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
     is_benchmark = marks == "docent"
     captions = every_nth(MARKS[marks](study.folder(marks) if is_benchmark else study.root), study.limit)
     names = read_synonyms(synonyms) if synonyms else {}
-    marked = [(caption, found) for caption in captions if (found := mentions_of(caption, names))]
-    mentions = [found for _, found in marked]
-    if not any(hallucinated for found in mentions for _, hallucinated in found):
+    marked = [(caption, spans) for caption in captions if (spans := mentions_of(caption, names))]
+    mentions = [spans for _, spans in marked]
+    if not any(hallucinated for spans in mentions for _, hallucinated in spans):
         raise InputError("expected captions with marked words, got none")
     items = [Rated(caption.id, caption.image, caption.caption, (0.0,)) for caption, _ in marked]
     pipeline = study.pipeline()

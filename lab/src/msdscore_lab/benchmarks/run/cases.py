@@ -32,7 +32,7 @@ from msdscore_lab.benchmarks.base import (
     image_source,
     wrong_image_by_key,
 )
-from msdscore_lab.metrics.base import Cases, Compare, Need, Published, Vectors
+from msdscore_lab.metrics.base import Cases, Compare, Need, PublishedVectors, Vectors
 
 BATCH_IMAGES = 64  # decoded together; also the resume granularity
 
@@ -224,14 +224,14 @@ def make_vectors(
     return vectors, {item: str(error) for item, error in texts.errors.items()}
 
 
-def _published(pipeline: Pipeline, decoded: Sequence[Decoded | RowError], images: Embedded) -> Published:
+def _published(pipeline: Pipeline, decoded: Sequence[Decoded | RowError], images: Embedded) -> PublishedVectors:
     """Encode the images of a batch as the encoder's publication defines it, unless they already are."""
     plain = published_encoder(pipeline.encoder)
     embedder = replace(pipeline.embedder, encoder=plain, memory=None)
     # Only texts depend on the handling of long captions.
     same_images = _LONG.sub("", plain.signature) == _LONG.sub("", pipeline.encoder.signature)
     batch = images.batch if same_images else embedder.images(decoded).batch
-    return Published(np.zeros((0, 1)) if batch is None else batch.pooled, embedder.vectors)
+    return PublishedVectors(np.zeros((0, 1)) if batch is None else batch.pooled, embedder.vectors)
 
 
 def published_encoder(encoder: Encoder) -> Encoder:
