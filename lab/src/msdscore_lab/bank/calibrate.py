@@ -31,7 +31,7 @@ from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
 from msdscore.text.judged import PERSONS
-from msdscore.text.words import Word, content_words, joined, segment, stem
+from msdscore.text.words import content_words, joined, segment, stem
 from msdscore_lab.bank.lengths import (
     Flags,
     Mentions,
@@ -426,7 +426,13 @@ def build_vocabulary(
 ) -> Vocabulary | None:
     """Build the vocabulary of captioned images; None if too few words are frequent enough."""
     judged = [
-        [word for text in texts for word in segment(text, compounds=False) if _is_listed(word)] for texts in captions
+        [
+            word
+            for text in texts
+            for word in segment(text, compounds=False)
+            if word.content and not word.negated and word.text.isalpha()
+        ]
+        for texts in captions
     ]
     spellings: dict[str, Counter[str]] = defaultdict(Counter)
     for word in chain.from_iterable(judged):
@@ -453,10 +459,6 @@ def build_vocabulary(
         tuple(words[stem] for stem in usable), tuple(usable), frequency.astype(np.float32), rounded, alike,
         (fitted[0], fitted[1], fitted[2]),
     )  # fmt: skip
-
-
-def _is_listed(word: Word) -> bool:
-    return word.content and not word.negated and word.text.isalpha()
 
 
 def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Vectors]:

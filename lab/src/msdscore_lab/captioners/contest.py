@@ -87,12 +87,15 @@ def read_contest(
     if (counts > 0).any():
         signature = signed(signature, counts[counts > 0])
     image_of = np.array([index[row.image] for row in ordered])
+    # The captions of all captioners of an image are one candidate set.
+    temperature = float(facts_of(signature).get("xi", 0.2))
+    numbers["soft_msd"] = soften(numbers["similarity"], numbers["msd"], image_of, temperature=temperature)[1]
     return Contest(
         tuple(paths), signature, captioners, common, left_out,
         np.array([captioners.index(row.captioner) for row in ordered]), image_of,
         tuple((row.file, row.position) for row in ordered),
         tuple(read[row.file].captions[row.position] for row in ordered),
-        {**numbers, "soft_msd": _soft_msd(numbers, image_of, signature)},
+        numbers,
     )  # fmt: skip
 
 
@@ -183,12 +186,6 @@ def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: b
             "images that can be found (--images)"
         )
     return tuple(usable), len(all_images) - len(usable)
-
-
-def _soft_msd(numbers: Mapping[str, Floats], image_of: Ints, signature: str) -> Floats:
-    """Return Soft-MSD with the captions of all captioners of an image as one candidate set."""
-    temperature = float(facts_of(signature).get("xi", 0.2))
-    return soften(numbers["similarity"], numbers["msd"], image_of, temperature=temperature)[1]
 
 
 # An absolute path, a member of a tar file, or the hash of an image stored in the rows; None if it cannot be found.

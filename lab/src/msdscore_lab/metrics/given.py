@@ -147,9 +147,7 @@ def load_length(sign: float = 1.0) -> Loaded:
     )
 
 
-def load_shorter() -> Loaded:
-    """Negative number of words."""
-    return load_length(-1.0)
+load_shorter = functools.partial(load_length, -1.0)  # negative number of words
 
 
 def load_constant() -> Loaded:

@@ -131,7 +131,10 @@ def run_campaign(
     for encoder in campaign.encoders:
         spec = encoder_spec(campaign, encoder)
         loaded = cache(partial(load_encoder, spec.encoder, device=spec.device, dtype=spec.dtype, **dict(spec.options)))
-        for benchmark in benchmarks_of(campaign, encoder):
+        every = EVERY if encoder in GENERAL else ()
+        for benchmark in campaign.benchmarks:
+            if benchmark not in every and not published_for(encoder, benchmark):
+                continue
             chosen = replace(spec, form=PRESET)
             plan = _plan(campaign, encoder, benchmark, chosen)
             name = f"{encoder}, {benchmark}"
@@ -149,12 +152,6 @@ def run_campaign(
         del loaded
         gc.collect()  # free the device before the next encoder is loaded
     return cells
-
-
-def benchmarks_of(campaign: Campaign, encoder: str) -> list[str]:
-    """Return the benchmarks that an encoder is run on."""
-    every = EVERY if encoder in GENERAL else ()
-    return [name for name in campaign.benchmarks if name in every or published_for(encoder, name)]
 
 
 def _pipeline(loaded: Callable[[], Encoder], spec: ScorerSpec, benchmark: str) -> Pipeline:
