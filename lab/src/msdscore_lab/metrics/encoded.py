@@ -50,14 +50,13 @@ load_divergence = partial(load_column, "divergence")  # both divergences, weight
 load_msd = partial(load_column, "msd")
 
 
-def load_tokens() -> Loaded:
-    """Caption length L as in the paper's form: the number of tokens."""
-    return _loaded(_tokens)
-
-
 def _tokens(batch: Cases) -> Floats:
+    """Caption length L as in the paper's form: the number of tokens."""
     vectors = vectors_of(batch)
     return vectors.spread(to_numpy(vectors.texts.token_counts)[vectors.pair_texts])
+
+
+load_tokens = partial(_loaded, _tokens)
 
 
 def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the name of the option
@@ -250,17 +249,13 @@ SINKHORN_REG = 0.05  # for cosine distances between 0 and 2
 _STEPS, _PRECISION = 1000, 1e-6
 
 
-def load_max_sim() -> Loaded:
+def _max_sim(cosines: Cosines) -> float:
     r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{T}\sum_j\max_i x_i y_j`."""
-    return _loaded(_over_pairs, measure=_max_sim)
-
-
-def load_calibrated_max_sim() -> Loaded:
-    """Max-similarity minus its mean over background images, with component means instead of patches."""
-    return _loaded(_calibrated_max_sim)
+    return float(cosines.max(axis=0).mean(dtype=np.float64))
 
 
 def _calibrated_max_sim(batch: Cases) -> Floats:
+    """Max-similarity minus its mean over background images, with component means instead of patches."""
     vectors = vectors_of(batch)
     if vectors.background is None:
         raise ConfigError("max-sim-cal needs a background; choose settings with calibration=background")
@@ -290,10 +285,6 @@ def _transport_cost(cosines: Cosines, *, solve: Callable[..., Floats], strength:
     return float((plan * distance).sum())
 
 
-def _max_sim(cosines: Cosines) -> float:
-    return float(cosines.max(axis=0).mean(dtype=np.float64))
-
-
 def _real_points(batch: Embeddings) -> list[Cosines]:
     """Return the real points of every item in float32."""
     masks = to_numpy(batch.mask)
@@ -314,3 +305,7 @@ def _over_pairs(batch: Cases, *, measure: Callable[[Cosines], float]) -> Floats:
         ends = np.cumsum([len(tokens) for tokens in tokens_of_pairs])
         values[pairs] = [measure(part) for part in np.split(product, ends[:-1], axis=1)]
     return vectors.spread(values)
+
+
+load_max_sim = partial(_loaded, _over_pairs, measure=_max_sim)
+load_calibrated_max_sim = partial(_loaded, _calibrated_max_sim)
