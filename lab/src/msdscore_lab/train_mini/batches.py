@@ -154,8 +154,8 @@ def open_resident(
     pairs = train_pairs(pairs, recipe.sample)
     prepared = prepare_texts(pairs, recipe, text, cache=cache)
     side = recipe.sample.stored or image.side
-    pixels, bad = decoded_images(pairs, side=side, workers=workers, cache=cache, on_progress=on_progress)
-    times = [0 if item in bad else pair.times for item, pair in enumerate(pairs.items)]
+    decoded = decoded_images(pairs, side=side, workers=workers, cache=cache, on_progress=on_progress)
+    times = [0 if item in decoded.bad else pair.times for item, pair in enumerate(pairs.items)]
     train = np.repeat(np.arange(len(pairs)), times)
     if len(train) < recipe.train.batch:
         raise ConfigError(f"train.batch is {recipe.train.batch} but there are only {len(train)} pairs; make it smaller")
@@ -167,7 +167,7 @@ def open_resident(
     return ResidentBatches(
         recipe=recipe,
         towers=towers,
-        images=ResidentImages(torch.from_numpy(pixels).to(device), torch.from_numpy(prepared.sided).to(device)),
+        images=ResidentImages(torch.from_numpy(decoded.pixels).to(device), torch.from_numpy(prepared.sided).to(device)),
         pools=pools,
         labels=word_labels(caption_words(pools.captions, len(pairs), words), facts, alike),
         counts=torch.from_numpy(facts.counts).to(device).float(),
@@ -176,7 +176,7 @@ def open_resident(
         near=nearest(references[numbers], numbers),
         objects=torch.from_numpy(facts.objects).to(device),
         annotated=torch.from_numpy(facts.annotated).to(device),
-        bad=bad,
+        bad=decoded.bad,
     )
 
 

@@ -23,7 +23,6 @@ from msdscore_lab.pairs import Pairs, image_content
 from msdscore_lab.train_mini.recipe import MiniSample
 
 Pixels = Float[Tensor, "batch 3 height width"]
-Decoded = tuple[npt.NDArray[np.uint8], dict[int, str]]  # [images, side, side, 3], and errors of unreadable images
 _CHUNK = 256  # images decoded between two reports of progress
 _SHARE = 0.9  # largest share of the free disk space for decoded images
 _BLOCK = 8
@@ -43,9 +42,17 @@ _SMALLEST, _LEVELS = 0.45, 7  # smallest size of a shrunk image as a share, and 
 _NOISE = 5.0  # largest standard deviation, in values from 0 to 255
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedImages:
+    """Images resized to squares, and the errors of unreadable ones, which are grey."""
+
+    pixels: npt.NDArray[np.uint8]  # [images, side, side, 3]
+    bad: dict[int, str]
+
+
 def decoded_images(
     pairs: Pairs, *, side: int, workers: int, cache: Path | None = None, on_progress: OnProgress | None = None
-) -> Decoded:
+) -> DecodedImages:
     """Return all images of the pairs, decoded or from the cache; of several concurrent runs, one decodes for all.
 
     Nothing is cached if an image cannot be read, so that the next run tries again, or without disk space.
@@ -56,16 +63,16 @@ def decoded_images(
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if path.is_file():
-            return np.load(path), {}
-        pixels, bad = decode(pairs, side=side, workers=workers, on_progress=on_progress)
-        if not bad and pixels.nbytes < _SHARE * shutil.disk_usage(cache).free:
+            return DecodedImages(np.load(path), {})
+        decoded = decode(pairs, side=side, workers=workers, on_progress=on_progress)
+        if not decoded.bad and decoded.pixels.nbytes < _SHARE * shutil.disk_usage(cache).free:
             with replacing(path) as file:
-                np.save(file, pixels)
-        return pixels, bad
+                np.save(file, decoded.pixels)
+        return decoded
 
 
-def decode(pairs: Pairs, *, side: int, workers: int, on_progress: OnProgress | None = None) -> Decoded:
-    """Decode all images of the pairs by several threads, and resize them to squares; unreadable ones are grey."""
+def decode(pairs: Pairs, *, side: int, workers: int, on_progress: OnProgress | None = None) -> DecodedImages:
+    """Decode all images of the pairs by several threads."""
     bad = dict[int, str]()
     pixels = np.full((len(pairs), side, side, 3), 127, dtype=np.uint8)
 
@@ -85,7 +92,7 @@ def decode(pairs: Pairs, *, side: int, workers: int, on_progress: OnProgress | N
             list(pool.map(read, range(start, stop)))
             if on_progress is not None:
                 on_progress(stop, len(pairs))
-    return pixels, bad
+    return DecodedImages(pixels, bad)
 
 
 @dataclass(frozen=True, slots=True)
