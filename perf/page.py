@@ -6,6 +6,9 @@ The page waits 60 ms after the last key, so an edit settles in 300 ms if its res
 
 import argparse
 import base64
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +17,10 @@ from importlib.resources import files
 from io import BytesIO
 from itertools import count
 from statistics import median, quantiles
+from urllib.request import urlopen
 
 import httpx
 from PIL import Image
-from serve import service
 
 from msdscore import Scorer
 
@@ -35,6 +38,32 @@ CLIENTS = (  # images and captions per request of the other client
 def caption(number: int) -> str:
     first, second = WORDS[number % len(WORDS)], WORDS[number // len(WORDS) % len(WORDS)]
     return f"a cup of coffee with a {first} and a {second} on table number {number}"
+
+
+@contextmanager
+def service(*options: str) -> Iterator[tuple[int, int]]:
+    """Start a service in a child process; yield its port and process id."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "msdscore", "serve", "--port", str(port), *options]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait(port, process)
+            yield port, process.pid
+        finally:
+            process.terminate()
+
+
+def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("the service did not start")
 
 
 @contextmanager

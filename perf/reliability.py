@@ -4,7 +4,7 @@
     python perf/reliability.py faults                 # needs permission to mount; reports skipped faults
     python perf/reliability.py writers --count 50     # two processes, one cache
 
-Jobs are defined in `forked_jobs.py`, faults in `faults.py`.
+Jobs are defined in `forked_jobs.py`.
 """
 
 import argparse
@@ -12,13 +12,17 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from faults import faults
-from forked_jobs import JOBS, cached, finish, fork, kill_once, make_inputs, output_hashes, undisturbed
+import pyarrow.parquet
+from forked_jobs import JOBS, cached, finish, fork, kill_once, make_inputs, output_hashes, score, undisturbed
 
 KILLS_PER_CASE = 10  # then the job finishes and its output is compared
 
@@ -69,6 +73,105 @@ def writers(count: int) -> Iterator[dict[str, object]]:
             failed += sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
             identical += sum(output_hashes(output, ("out.parquet",)) == expected for output in outputs)
     yield {"runs": 2 * count, "failed": failed, "same output": identical}
+
+
+@contextmanager
+def small_disk(size: str) -> Iterator[Path]:
+    """Mount a small file system."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=True)
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", folder], check=True)
+
+
+def faults() -> Iterator[dict[str, object]]:
+    """Inject each fault; after it is removed, the output must equal that of an undisturbed run."""
+    with tempfile.TemporaryDirectory() as base:
+        inputs, expected = undisturbed(Path(base))
+        for name, fault in (
+            ("full disk", partial(_on_disk, size="48k", fault=None, remedy="size=64m")),
+            ("read-only folder", partial(_on_disk, size="64m", fault="ro", remedy="rw")),
+            ("image folder disappears and returns", _vanishing),
+            ("clock jumps", _clock),
+        ):
+            yield {"fault": name, **fault(inputs, expected)}
+
+
+def _errors_of(output: Path) -> str:
+    log = output.with_suffix(".log")
+    lines = [line for line in log.read_text().splitlines() if line.strip()] if log.exists() else []
+    return lines[-1][:160] if lines else ""
+
+
+def _on_disk(inputs: Path, expected: dict[str, str], *, size: str, fault: str | None, remedy: str) -> dict[str, object]:
+    """Run a job on a small disk, mounted again with the options of a fault before and of its remedy after the run."""
+    with small_disk(size) as disk:
+        output = disk / "out"
+        output.mkdir()
+        log = Path(tempfile.mkdtemp()) / "out"
+        if fault:
+            _remount(disk, fault)
+        code = _logged(inputs, output, log)
+        message = _errors_of(log)
+        _remount(disk, remedy)
+        again, _ = finish(score, inputs, output)
+        same = output_hashes(output, ("out.parquet",)) == expected
+        return {"exit": code, "message": message, "afterwards": again, "same": same}
+
+
+def _remount(disk: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True)
+
+
+def _logged(inputs: Path, output: Path, log: Path) -> int:
+    """Run `score` with its log outside of the output folder, and return the exit code."""
+
+    def job(inputs: Path, _: Path) -> None:
+        score(inputs, output)
+
+    return finish(job, inputs, log)[0]
+
+
+def _vanishing(inputs: Path, expected: dict[str, str]) -> dict[str, object]:
+    """Simulate the loss of a network file system during a run."""
+    with tempfile.TemporaryDirectory() as base:
+        output = Path(base, "out")
+        output.mkdir()
+        child = fork(score, inputs, output)
+        time.sleep(0.15)
+        (inputs / "images").rename(inputs / "gone")
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        (inputs / "gone").rename(inputs / "images")
+        errors = pyarrow.parquet.read_table(output / "out.parquet").column("error")
+        failed = len(errors) - errors.null_count
+        again, _ = finish(score, inputs, output)
+        return {
+            "exit": code,
+            "failed rows": failed,
+            "afterwards": again,
+            "same": output_hashes(output, ("out.parquet",)) == expected,
+        }
+
+
+def _clock(inputs: Path, expected: dict[str, str]) -> dict[str, object]:
+    """Shift the clock by days in both directions while runs are killed and resumed."""
+    draw, true = random.Random(0), time.time
+
+    def job(inputs: Path, output: Path) -> None:
+        time.time = lambda: true() + draw.choice((-1e6, 0.0, 1e6))  # type: ignore[assignment]
+        score(inputs, output, cache=inputs / "clock-cache")
+
+    with tempfile.TemporaryDirectory() as base:
+        output, killed = Path(base, "out"), 0
+        output.mkdir()
+        for _ in range(20):
+            killed += kill_once(job, inputs, output, draw.uniform(0, 0.4))
+            for path in output.rglob("*"):
+                os.utime(path, (true() + draw.uniform(-1e7, 1e7),) * 2)
+        code, _ = finish(job, inputs, output)
+        return {"kills": killed, "exit": code, "same": output_hashes(output, ("out.parquet",)) == expected}
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import statistics
 import time
 
 import torch
-from textbook import divergences
+from torch.nn.functional import normalize
 
 from msdscore.core.divergence import diverge
 from msdscore.core.embeddings import Embeddings
@@ -27,13 +27,54 @@ SHAPES = [
 PAIRS = {"cpu": 320, "cuda": 8192}
 
 
+# The method as a plain loop over pairs, the baseline.
+
+
+def fit(points, components, kappa=20.0, iterations=20):
+    size = len(points)
+    means = points[_farthest_first(points, components)].clone()
+    weights = torch.full((components,), 1.0 / components, device=points.device)
+    for _ in range(iterations):
+        logits = kappa * points @ means.T + weights.log()
+        shares = logits.softmax(dim=1)
+        mass = shares.sum(dim=0)
+        weights = mass / size
+        means = normalize(shares.T @ points, dim=1)
+        dead = mass < 1e-6
+        if dead.any():
+            means[dead], weights[dead] = points[0], 1.0 / size
+        weights = weights / weights.sum()
+    return means, weights
+
+
+def log_density(points, mixture, kappa=20.0):
+    means, weights = mixture
+    return torch.logsumexp(kappa * points @ means.T + weights.log(), dim=1)
+
+
+def divergences(patches, tokens, components=(3, 2)):
+    """Return coverage and support of one pair as Python floats."""
+    image, text = fit(patches, components[0]), fit(tokens, components[1])
+    coverage = (log_density(patches, image) - log_density(patches, text)).mean()
+    support = (log_density(tokens, text) - log_density(tokens, image)).mean()
+    return coverage.item(), support.item()
+
+
+def _farthest_first(points, count):
+    chosen = [0]
+    while len(chosen) < count:
+        nearest = (points @ points[chosen].T).amax(dim=1)
+        chosen.append(int((nearest <= nearest.min() + 1e-4).to(torch.uint8).argmax()))
+    return chosen
+
+
 def point_set(points, mask, keys):
     """Return one side of a comparison; pooled vectors are not used."""
     return Embeddings(points, mask, points[:, 0], keys=keys)
 
 
 def side(count, points, dim, device, dtype=torch.float32):
-    vectors = torch.nn.functional.normalize(torch.randn(count, points, dim, device=device), dim=-1).to(dtype)
+    vectors = normalize(torch.randn(count, points, dim, device=device), dim=-1).to(dtype)
     mask = torch.ones(count, points, dtype=torch.bool, device=device)
     return point_set(vectors, mask, torch.arange(count, device=device))
 
@@ -106,7 +147,7 @@ def encoder_share(batch=512):
             return model.visual_projection(vision).float(), model.text_projection(text).float()
 
     # As in the scorer: vectors that were computed in half precision are compared as float16.
-    vision, text = (torch.nn.functional.normalize(points, dim=-1).half() for points in encode())
+    vision, text = (normalize(points, dim=-1).half() for points in encode())
     images, texts = (
         point_set(
             points, torch.ones(points.shape[:2], dtype=torch.bool, device="cuda"), torch.arange(batch, device="cuda")

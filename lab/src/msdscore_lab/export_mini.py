@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from msdscore.core import embeddings
 from msdscore.encoders.base import Features
-from msdscore.encoders.hashing import SUMS, file_sha256
+from msdscore.encoders.hashing import SUMS
+from msdscore_lab.align.export import write_sums
 from msdscore_torch.aligned import heads, lite2, minilm
 from msdscore_torch.aligned.encoder import AlignedEncoder, load_aligned
 from msdscore_torch.aligned.towers import mean_state, take_levels
@@ -167,7 +168,7 @@ def write_graphs(folder: Path) -> None:
         assert program is not None
         refer(program.model_proto, folder / name, stored)
         check(module, folder / name, inputs, name)
-    write_sums(folder)
+    write_sums(folder, (".json", ".onnx", ".safetensors", ".txt"))
 
 
 def _graphs(encoder: AlignedEncoder) -> dict[str, tuple[nn.Module, list[str], list[str], Any]]:
@@ -311,12 +312,6 @@ def check(module: nn.Module, path: Path, inputs: list[str], name: str) -> None:
             print(f"{name}: shape {ours.shape}, largest difference {difference:.1e}")  # noqa: T201
             if difference > TOLERANCE:
                 raise ValueError(f"{name} differs from torch by {difference}, allowed are {TOLERANCE}")
-
-
-def write_sums(folder: Path) -> None:
-    """Write the SHA-256 of every file that the encoder reads."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".onnx", ".safetensors", ".txt"))
-    (folder / SUMS).write_text("".join(f"{file_sha256(path)}  {path.name}\n" for path in files), encoding="utf-8")
 
 
 def main() -> None:

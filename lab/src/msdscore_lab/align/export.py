@@ -1,7 +1,7 @@
 """Encoders that load by their folder: exported from a run, or joined from several exports."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,8 +215,9 @@ def _check_compatible(configs: Sequence[Mapping[str, Any]], folders: Sequence[Pa
         raise ConfigError("either all or none of the encoders to join can have a tuned image network")
 
 
-def write_sums(folder: Path) -> None:
-    """Write the SHA-256 of every file of a folder, for `sha256sum --check SHA256SUMS`."""
+def write_sums(folder: Path, suffixes: Collection[str] = ()) -> None:
+    """Write the SHA-256 of a folder's files, or of those with these suffixes, for `sha256sum --check SHA256SUMS`."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
+    files = [path for path in files if path.suffix in suffixes] if suffixes else files
     lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in files)
     write_bytes(folder / SUMS, lines.encode("utf-8"), folder=folder)

@@ -7,9 +7,10 @@ one person uses may be a slip, or not visible. The scores of true and similar ca
 that a caption belongs to an image.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Measurement, match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement
+from msdscore.intervals import Floats, Ints
 from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
@@ -31,6 +33,7 @@ from msdscore.scoring.vocabulary import expected_densities, image_evidence
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, joined, segment, stem
 from msdscore_lab.bank.lengths import (
+    Flags,
     Mentions,
     exchanged,
     fit_lengths,
@@ -42,11 +45,9 @@ from msdscore_lab.bank.lengths import (
     short_texts,
 )
 
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.float32]
 # Features of captions that `match` is fitted on, whether they are true of the image, and the image.
-MatchRows = tuple[Floats, Flags, npt.NDArray[np.int64]]
+MatchRows = tuple[Floats, Flags, Ints]
 LabelledText = tuple[str, int, bool]  # a text, an image index, and whether the text is a caption of that image
 
 SIMILAR = 8  # similar images that hard absent words are taken from, one caption each
@@ -80,8 +81,8 @@ class _Mentions(NamedTuple):
     evidence: Floats
     present: Flags
     confirmed: Flags
-    image: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
+    image: Ints
+    length: Ints
     whole: Flags
 
     def take(self, rows: Flags) -> "_Mentions":
@@ -110,11 +111,10 @@ def calibrated_bank(
     """
     if len(images) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(images)}")
-    base = background if isinstance(background, Bank) else None
     if isinstance(background, Bank):
-        plain = named(Bank(background.images, background.texts), encoder.signature)
+        base, plain = background, named(Bank(background.images, background.texts), encoder.signature)
     else:
-        plain = build_bank(encoder, form, images[:background], batch_size=batch_size)
+        base, plain = None, build_bank(encoder, form, images[:background], batch_size=batch_size)
     # All words are measured first, so that their reliability can be estimated.
     uncalibrated = WordCalibration({}, 1.0, (WordKind(0.0, (0.0, 1.0), 1.0, 0.0),), 1.0)
     pipeline = Pipeline(
@@ -122,23 +122,16 @@ def calibrated_bank(
     )
     embedded = pipeline.embed_images(pipeline.decode(images)).require()
     similar = similar_texts([*captions, *((text,) for text in others)], first=len(captions))
-    labelled: list[LabelledText] = []
-    for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
-        labelled += [(text, image, True) for text in true_texts] + [(text, image, False) for text in false_texts]
-    whole = len(labelled)
-    for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
-        short = list(short_texts(true_texts, false_texts, seed=image))
-        labelled += [(text, image, true) for text, true in short]
-        # With another word for a person: see `lengths`.
-        labelled += [(other, image, True) for text, true in short if true and (other := exchanged(text)) != text]
-    mentions = _mentions(pipeline, captions, embedded, labelled, whole)
+    whole = _whole_texts(captions, similar)
+    labelled = [*whole, *_short_texts(captions, similar)]
+    mentions = _mentions(pipeline, captions, embedded, labelled, len(whole))
     bank = replace(
         plain.bank,
         vocabulary=build_vocabulary(pipeline, embedded, captions, others) if base is None else base.vocabulary,
         familiarity=build_familiarity(pipeline, embedded, captions, others),
     )
-    some = list(dict.fromkeys(text for text, _, _ in labelled))[: 64 * _TEXTS]
-    spread = _spread(plain.bank.images, pipeline.embed_texts(some)) if base is None else 0.0
+    texts = list(dict.fromkeys(text for text, _, _ in labelled))[: 64 * _TEXTS]
+    spread = _spread(plain.bank.images, pipeline.embed_texts(texts)) if base is None else 0.0
     # Only of these images: the nearest of many thousand captions are often true of the image too.
     rows = list(_match_texts(captions, similar_texts(captions)))
 
@@ -157,6 +150,26 @@ def calibrated_bank(
     judged, (features, true, _) = fit(np.ones_like(held_out))
     match = Match((0.0, 0.0, 0.0, 0.0), match_settings(form), match_lengths(fit_logistic(features, true)))
     return replace(named(replace(judged, match=match), encoder.signature), quality=quality)
+
+
+def _whole_texts(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> list[LabelledText]:
+    """Return the captions of every image, and those of similar images."""
+    return [
+        (text, image, is_true)
+        for image, sides in enumerate(zip(captions, similar, strict=True))
+        for texts, is_true in zip(sides, (True, False), strict=True)
+        for text in texts
+    ]
+
+
+def _short_texts(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> Iterator[LabelledText]:
+    """Yield parts of the captions of every image and of similar ones, true ones also with another word for a person."""
+    for image, (true_texts, false_texts) in enumerate(zip(captions, similar, strict=True)):
+        short = list(short_texts(true_texts, false_texts, seed=image))
+        yield from ((text, image, is_true) for text, is_true in short)
+        for text, is_true in short:  # see `lengths`
+            if is_true and (other := exchanged(text)) != text:
+                yield other, image, True
 
 
 def _quality(trial: Bank, scored: MatchRows, mentions: _Mentions, held_out: Flags) -> BankQuality:
@@ -253,12 +266,11 @@ def _measured(
         texts = pipeline.embed_texts([rows[row][0] for row in chosen])
         readable = [item for item in range(len(chosen)) if item not in texts.errors]
         if readable:
-            places = [images.row(image) for image in numbers]
-            some = Embedded(
-                take(images.vectors, places), tuple(range(len(places))), {}, tuple(images.keys[row] for row in places)
-            )
+            image_rows = [images.row(image) for image in numbers]
+            keys = tuple(images.keys[row] for row in image_rows)
+            taken = Embedded(take(images.vectors, image_rows), tuple(range(len(image_rows))), {}, keys)
             owner = {image: number for number, image in enumerate(numbers)}
-            measured = pipeline.measure(some, texts, [owner[rows[chosen[item]][1]] for item in readable], readable)
+            measured = pipeline.measure(taken, texts, [owner[rows[chosen[item]][1]] for item in readable], readable)
             yield [chosen[item] for item in readable], measured
 
 
@@ -413,17 +425,22 @@ def build_vocabulary(
     pipeline: Pipeline, images: Embedded, captions: Sequence[Sequence[str]], others: Sequence[str]
 ) -> Vocabulary | None:
     """Build the vocabulary of captioned images; None if too few words are frequent enough."""
-    stems: list[set[str]] = [set() for _ in captions]  # of the content words of an image's captions
-    spellings: dict[str, Counter[str]] = {}
-    for image, texts in enumerate(captions):
-        for word in (word for text in texts for word in segment(text, compounds=False)):
-            if word.content and not word.negated and word.text.isalpha():
-                stems[image].add(word.stem)
-                spellings.setdefault(word.stem, Counter())[word.text.lower()] += 1
-    counts = Counter(stem for image_stems in stems for stem in sorted(image_stems))  # sorted: ties keep this order
-    frequent = [
-        stem for stem, count in counts.most_common(_MOST_WORDS) if count >= max(_LEAST_SHARE * len(captions), 3)
+    judged = [
+        [
+            word
+            for text in texts
+            for word in segment(text, compounds=False)
+            if word.content and not word.negated and word.text.isalpha()
+        ]
+        for texts in captions
     ]
+    spellings: dict[str, Counter[str]] = defaultdict(Counter)
+    for word in chain.from_iterable(judged):
+        spellings[word.stem][word.text.lower()] += 1
+    stems = [{word.stem for word in image_words} for image_words in judged]  # of an image's captions
+    counts = Counter(stem for image_stems in stems for stem in sorted(image_stems))  # sorted: ties keep this order
+    least = max(_LEAST_SHARE * len(captions), 3)
+    frequent = [stem for stem, count in counts.most_common(_MOST_WORDS) if count >= least]
     words = {stem: spellings[stem].most_common(1)[0][0] for stem in frequent}
     points = _points(pipeline, list(words.values()))
     usable = [stem for stem in frequent if words[stem] in points]
@@ -456,7 +473,7 @@ def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Vectors]:
     return points
 
 
-def _alike(stems: Sequence[str], captions: Sequence[str]) -> npt.NDArray[np.int64]:
+def _alike(stems: Sequence[str], captions: Sequence[str]) -> Ints:
     """Return, for each word, the indices of words that occur in the same contexts, most similar first; -1: none.
 
     A context is the word before and the word after; words are alike by the cosine of their positive pointwise mutual

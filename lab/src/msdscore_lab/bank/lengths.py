@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.evidence import LENGTHS, WordCalibration, WordKind, length_class, length_weights
+from msdscore.intervals import Floats, Ints
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import Word, each_word, segment, stem
 
-Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 PARTS = 2  # of each class that are taken from the captions of an image, and from those of similar images
 FEWEST = 60  # mentions of a kind and a class that a distribution is fitted to; with fewer, those of all classes are

@@ -54,6 +54,11 @@ def load(name: str, root: str | Path, **options: Any) -> ItemSet[Any]:
     return items
 
 
+def data_folder(root: Path, name: str) -> Path:
+    """Return the folder of a benchmark's files: `root/NAME` if it exists, else `root`."""
+    return root / name if (root / name).is_dir() else root
+
+
 def reader_options(name: str, root: str | Path) -> tuple[str, ...]:
     """Return the options of the reader of the files under `root`."""
     return tuple(signature(_reader(benchmark(name), Path(root))[0]).parameters)[1:]

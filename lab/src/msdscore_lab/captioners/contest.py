@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from msdscore.core.divergence import soften
 from msdscore.errors import ImageError, InputError, shortened
 from msdscore.forms.references import signed
 from msdscore.forms.registry import facts_of
+from msdscore.intervals import Floats, Ints
 from msdscore.io.hashing import absolute_path, source_key
 from msdscore.io.images import read_source
 from msdscore.io.tar import TarImage
 from msdscore.report.build import scored_rows
-from msdscore.report.results import Floats, Results, read_results
-
-Ints = npt.NDArray[np.int64]
+from msdscore.report.results import Results, read_results
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +73,39 @@ def read_contest(
         [(path, results.images) for path, results in zip(paths, read, strict=True)], images=images,
         rows=rows if len(files) == 1 else None,  # positions in one file of rows do not apply to other files
     ))  # fmt: skip
-    names = [name for name in read[0].numbers if all(name in results.numbers for results in read)]
-    numbers = {name: np.concatenate([results.numbers[name] for results in read]) for name in names}
-    if people is not None:
-        numbers[people] = np.concatenate([_ratings(results, people) for results in read])
+    numbers = _numbers(read, people)
     captioners = tuple(dict.fromkeys(row.captioner for row in captions))
     if len(captioners) < 2:
         raise InputError(f"expected captions of two captioners or more, got {len(captioners)}: {', '.join(captioners)}")
     common, left_out = _shared_images(captions, captioners, shared=shared)
     index = {image: position for position, image in enumerate(common)}
     order = [row_index for row_index, row in enumerate(captions) if row.image in index]
-    order.sort(
-        key=lambda row_index: (index[captions[row_index].image], captioners.index(captions[row_index].captioner))
-    )
-    ordered, signature = [captions[row_index] for row_index in order], read[0].signature
+    order.sort(key=lambda at: (index[captions[at].image], captioners.index(captions[at].captioner)))
+    ordered, signature = [captions[at] for at in order], read[0].signature
     numbers = {name: values[order] for name, values in numbers.items()}
     counts = numbers.get("reference_count", np.zeros(0))
     if (counts > 0).any():
         signature = signed(signature, counts[counts > 0])
     image_of = np.array([index[row.image] for row in ordered])
+    # The captions of all captioners of an image are one candidate set.
+    temperature = float(facts_of(signature).get("xi", 0.2))
+    numbers["soft_msd"] = soften(numbers["similarity"], numbers["msd"], image_of, temperature=temperature)[1]
     return Contest(
         tuple(paths), signature, captioners, common, left_out,
         np.array([captioners.index(row.captioner) for row in ordered]), image_of,
         tuple((row.file, row.position) for row in ordered),
         tuple(read[row.file].captions[row.position] for row in ordered),
-        {**numbers, "soft_msd": _soft_msd(numbers, image_of, signature)},
+        numbers,
     )  # fmt: skip
+
+
+def _numbers(read: Sequence[Results], people: str | None) -> dict[str, Floats]:
+    """Return the scores that all files have, and the human ratings in the column `people`, over all rows."""
+    names = [name for name in read[0].numbers if all(name in results.numbers for results in read)]
+    numbers = {name: np.concatenate([results.numbers[name] for results in read]) for name in names}
+    if people is not None:
+        numbers[people] = np.concatenate([_ratings(results, people) for results in read])
+    return numbers
 
 
 def _read_files(files: Sequence[str]) -> tuple[list[Path], list[str], list[Results]]:
@@ -181,12 +186,6 @@ def _shared_images(rows: Sequence[_Row], captioners: Sequence[str], *, shared: b
             "images that can be found (--images)"
         )
     return tuple(usable), len(all_images) - len(usable)
-
-
-def _soft_msd(numbers: Mapping[str, Floats], image_of: Ints, signature: str) -> Floats:
-    """Return Soft-MSD with the captions of all captioners of an image as one candidate set."""
-    temperature = float(facts_of(signature).get("xi", 0.2))
-    return soften(numbers["similarity"], numbers["msd"], image_of, temperature=temperature)[1]
 
 
 # An absolute path, a member of a tar file, or the hash of an image stored in the rows; None if it cannot be found.

@@ -202,32 +202,29 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
     the best captioner) if these are among the columns, and `n`, the number of images. With several numbers, intervals
     are in the cells of the numbers, and the other headings name their number.
     """
-    selected = _selected(ranking, columns)
+    selected, signature = _selected(ranking, columns), ranking.contest.signature
     cells: dict[str, list[str]] = {row.captioner: [row.captioner] for row in selected[0].placed}
     order, is_single = list(cells), len(selected) == 1
     headings, best, exact = ["captioner"], set[tuple[int, int]](), dict[tuple[int, int], float]()
     for metric in selected:
         extras = [name for name in columns if name == "rank" or (name == "p" and metric.duels)]
         extras = ["interval", *extras] if is_single and "interval" in columns else extras
-        name, column = heading(metric.metric, ranking.contest.signature), len(headings)
+        name, column = heading(metric.metric, signature), len(headings)
         headings.append(f"{name} ↓" if metric.lower_is_better else name)
         headings += [_EXTRAS[extra] if is_single else f"{name}, {_EXTRAS[extra]}" for extra in extras]
         p_values = {rival: duel.adjusted for rival, duel in _rivals(metric)}
         for row in metric.placed:
-            p = p_values.get(row.captioner, float("nan"))
+            p, at = p_values.get(row.captioner, float("nan")), order.index(row.captioner)
             texts = {"interval": _ends(row.mean) or NONE, "rank": _rank(row.rank), "p": p_value(p)}
-            in_cell = "interval" in columns and not is_single
-            mean = with_interval(row.mean) if in_cell else f"{row.mean.value:.3f}"
+            mean = f"{row.mean.value:.3f}" if is_single or "interval" not in columns else with_interval(row.mean)
             cells[row.captioner] += [mean, *(texts[extra] for extra in extras)]
             if row.mean.value == metric.placed[0].mean.value:
-                best.add((order.index(row.captioner), column))
+                best.add((at, column))
             if "p" in extras and p == p:
-                exact[order.index(row.captioner), column + 1 + extras.index("p")] = p
-    if "n" in columns:
-        headings.append(_EXTRAS["n"])
-        for cell_row in cells.values():
-            cell_row.append(str(len(ranking.contest.images)))
-    rows = tuple(map(tuple, cells.values()))
+                exact[at, column + 1 + extras.index("p")] = p
+    counts = [str(len(ranking.contest.images))] if "n" in columns else []
+    headings += [_EXTRAS["n"]] if counts else []
+    rows = tuple((*row, *counts) for row in cells.values())
     return Grid(title, tuple(headings), rows, best=frozenset(best), exact=exact)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -96,11 +97,6 @@ def caption_images(
     done, notes = finished_run(output, manifest), run_notes(output) or {}
     if done and notes.get("parts") == keys:
         return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
-
-    def check_unchanged() -> None:
-        if _keys(parts) != keys:
-            raise RunError(f"{output}: images changed during the run; run again to describe only the changed ones")
-
     with open_run(output, manifest, again=done is not None) as run:
         finished_tables = _finished_parts(output, notes, about.part) if done else {}
         for part_index, key, batch in run.missing(zip(keys, parts, strict=True)):
@@ -111,15 +107,21 @@ def caption_images(
                 described += len(batch)
             run.write(part_index, table, key=key)
             progress(part_index * about.part + len(batch), len(images))
-        model = {"prompt": writer.prompt, "model": writer.identity} if writer else {}
-        earlier_model: dict[str, Any] = {name: notes[name] for name in ("prompt", "model") if name in notes}
+        model: dict[str, Any] = {name: notes[name] for name in ("prompt", "model") if name in notes}
+        if writer:
+            model |= {"prompt": writer.prompt, "model": writer.identity}
         written = run.finish(
             rows=len(images),
             metadata={"msdscore.captioner": about.identity},
-            notes={**earlier_model, **model, "parts": keys},
-            check=check_unchanged,
+            notes={**model, "parts": keys},
+            check=partial(_check_unchanged, output, parts, keys),
         )
     return CaptionedFile(written.rows, written.failed, len(images) - described, written.reasons)
+
+
+def _check_unchanged(output: Path, parts: Sequence[Sequence[NamedImage]], keys: Sequence[str]) -> None:
+    if _keys(parts) != keys:
+        raise RunError(f"{output}: images changed during the run; run again to describe only the changed ones")
 
 
 def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
@@ -147,8 +149,8 @@ def _finished_parts(output: Path, notes: Mapping[str, Any], part: int) -> dict[s
 def _table(
     batch: Sequence[NamedImage], writer: CaptionWriter, settings: CaptioningSettings, system: str, *, first: bool
 ) -> pa.Table:
-    opened: dict[int, Any] = {}
     texts: dict[int, str | RowError] = {}
+    opened: dict[int, Any] = {}
     for index, image in enumerate(batch):
         try:
             if isinstance(image.source, RowError):
@@ -161,14 +163,18 @@ def _table(
     rejected = [text for text in written.values() if isinstance(text, RowError)]
     if first and len(rejected) == len(opened) > 1:
         raise RunError(str(rejected[0]))  # all images failed, so the request itself is wrong
-    texts |= {n: text if isinstance(text, RowError) else " ".join(text.split()) for n, text in written.items()}
-    rows = []
-    for index, image in enumerate(batch):
-        text = texts[index]
-        caption = None if isinstance(text, RowError) else text or None
-        message = None if caption else str(text) or _EMPTY
-        rows.append({"image": image.name, "caption": caption, "system": system, "error": message})
+    texts |= written
+    rows = [_row(image.name, texts[index], system) for index, image in enumerate(batch)]
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _row(image: str, text: str | RowError, system: str) -> dict[str, str | None]:
+    """Return the row of an image, with a caption or an error."""
+    caption = "" if isinstance(text, RowError) else " ".join(text.split())
+    error = str(text) if isinstance(text, RowError) else ""
+    return {
+        "image": image, "caption": caption or None, "system": system, "error": None if caption else error or _EMPTY,
+    }  # fmt: skip
 
 
 def _images_in_rows(path: Path) -> Iterator[NamedImage]:

@@ -14,6 +14,7 @@ from msdscore_lab.cli.options import STATISTICS
 
 if TYPE_CHECKING:
     from msdscore.scoring.pipeline import Pipeline
+    from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
 
 PAPER_METRICS = ("cosine", "coverage", "support", "bi-kl", "msd", "soft-msd", "length")
 EVIDENCE_METRICS = ("cosine", "precision", "information", "penalty", "msd", "soft-msd", "length")
@@ -40,6 +41,21 @@ class ProtocolOptions:
     samples: lab_options.Samples = 1000
     percentile: lab_options.Percentile = False
     control: lab_options.Control = True
+
+    def plan(self, name: str, metrics: list[str]) -> "BenchmarkPlan":
+        """Return the plan of one benchmark."""
+        import shlex
+        import sys
+
+        from msdscore_lab.benchmarks.registry import data_folder
+        from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
+
+        return BenchmarkPlan(
+            name=name, root=data_folder(self.root, name), metrics=tuple(metrics),
+            protocol=self.protocol, limit=self.limit, seed=self.seed, seeds=self.seeds, samples=self.samples,
+            expanded=not self.percentile, control=self.control, options=dict(options.parsed(self.reader_option)),
+            references=self.references, command=shlex.join(["msdscore", *sys.argv[1:]]),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +94,14 @@ def bench(
 
     Exit codes: 0 all items scored, 3 some items failed (their errors are in the output), 2 invalid usage.
     """
-    import functools
-    import shlex
-    import sys
+    from functools import cache, partial
 
     from msdscore.explain.save import FIGURES
     from msdscore.io.outputs.targets import check_folder, check_target, put
     from msdscore_lab.benchmarks.results.grids import screen_grids
     from msdscore_lab.benchmarks.results.result import to_json
     from msdscore_lab.benchmarks.results.tables import draw
-    from msdscore_lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, pipeline_for
+    from msdscore_lab.benchmarks.run.plan import LONG_NOTE, pipeline_for
     from msdscore_lab.benchmarks.run.runner import run_benchmark
     from msdscore_lab.cli.grids import grid_table
 
@@ -95,10 +109,10 @@ def bench(
     check_folder(target.output, outputs, inputs=[protocol.root, scorer.bank])
     if target.plot is not None:
         check_target(target.plot, FIGURES, inputs=[protocol.root, scorer.bank])
-    spec, root = scorer.spec(batch), protocol.root
-    pipeline, stamp, results = functools.cache(spec.build), spec.stamp(), []
+    spec, results = scorer.spec(batch), []
+    pipeline, stamp = cache(spec.build), spec.stamp()
 
-    @functools.cache
+    @cache
     def fitting(name: str) -> "Pipeline":
         chosen = pipeline_for(name, pipeline(), spec)
         if chosen.form != pipeline().form:
@@ -109,16 +123,9 @@ def bench(
     if not metrics:
         metrics = list(PAPER_METRICS if "coverage" in pipeline().form.columns else EVIDENCE_METRICS)
     for name in names:
-        plan = BenchmarkPlan(
-            name=name, root=root / name if (root / name).is_dir() else root, metrics=tuple(metrics),
-            protocol=protocol.protocol, limit=protocol.limit, seed=protocol.seed, seeds=protocol.seeds,
-            samples=protocol.samples, expanded=not protocol.percentile, control=protocol.control,
-             options=dict(options.parsed(protocol.reader_option)),
-            references=protocol.references, command=shlex.join(["msdscore", *sys.argv[1:]]),
-        )  # fmt: skip
-        file = target.output / f"{file_name(name)}.json"
+        plan, file = protocol.plan(name, metrics), target.output / f"{file_name(name)}.json"
+        build, mark = partial(fitting, name), stamp and f"{stamp},{name}"
         with stoppable(), bar(name) as show:
-            build, mark = functools.partial(fitting, name), stamp and f"{stamp},{name}"
             results.append(run_benchmark(plan, file, build, stamp=mark, overwrite=target.overwrite, progress=show))
     if target.plot is not None:
         put(target.plot, draw(results, target.plot.suffix), overwrite=True)

@@ -50,10 +50,9 @@ def items(
 ) -> None:
     """List the items as JSON lines (id, image, captions), in the order of a score file."""
     from msdscore_lab.benchmarks.base import image_key, image_names
-    from msdscore_lab.benchmarks.registry import load
+    from msdscore_lab.benchmarks.registry import data_folder, load
 
-    folder = root / name if (root / name).is_dir() else root
-    listed = load(name, folder, **dict(options.parsed(option))).items
+    listed = load(name, data_folder(root, name), **dict(options.parsed(option))).items
     names = image_names(item.image for item in listed)
     for item in listed:
         row = {"id": item.id, "image": names[image_key(item.image)], "captions": item.captions}

@@ -75,7 +75,7 @@ def rank_captioners(
     ranking = rank(contest, people=chosen.people, how=how)
     grids = ranking_grids(ranking, lab_options.names_in(chosen.columns))
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    if suffix in SUFFIXES and output is not None:
+    if output is not None and suffix in SUFFIXES:
         put_all({output: render(grids, style).encode()}, overwrite=overwrite)
         tell(verdict(ranking))
     elif output is not None:

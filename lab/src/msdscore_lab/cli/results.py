@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from msdscore.cli.options import INPUT, OUTPUT, option
 from msdscore.cli.progress import print_json
 from msdscore.errors import ConfigError
 from msdscore_lab.cli import options as lab_options
+
+if TYPE_CHECKING:
+    from msdscore_lab.benchmarks.results.grids import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +43,9 @@ def table(
     samples: lab_options.Samples = 1000,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures, or one for all benchmarks."""
-    import json
-
-    from msdscore.intervals import Resampling
     from msdscore.io.outputs.targets import RUN_NOTES, check_target, put
-    from msdscore_lab.benchmarks.results.grids import overview as all_in_one
-    from msdscore_lab.benchmarks.results.grids import result_grids
-    from msdscore_lab.benchmarks.results.result import read_result
-    from msdscore_lab.benchmarks.results.tables import SUFFIXES, render, select_columns
-    from msdscore_lab.captioners.ranking import is_ranking, ranking_grids, read_ranking
+    from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
+    from msdscore_lab.captioners.ranking import is_ranking
 
     if chosen.output is not None:
         check_target(chosen.output, tuple(SUFFIXES), inputs=results)
@@ -56,26 +53,41 @@ def table(
         raise ConfigError("--against and --quoted need --overview")
     # A pattern such as results/*.json also matches the run metadata next to the scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
-    rankings, columns = [path for path in wanted if is_ranking(path)], lab_options.names_in(chosen.columns)
+    rankings = [path for path in wanted if is_ranking(path)]
     if rankings and (chosen.overview or len(rankings) < len(wanted)):
         raise ConfigError(f"{rankings[0]} is a ranking of captioners; print it separately, without --overview")
-    how = Resampling(samples=samples)
-    if rankings:
-        stored = [read_ranking(json.loads(path.read_text(encoding="utf-8"))) for path in rankings]
-        grids = [grid for ranking in stored for grid in ranking_grids(ranking, columns)]
-    else:
-        read = {path: read_result(path) for path in wanted}
-        if chosen.overview:
-            opened = [(result, path.parent) for path, result in read.items()]
-            grids = [all_in_one(opened, against=chosen.against, quoted=chosen.quoted, how=how)]
-        else:
-            grids = result_grids(list(read.values()))
-        grids = [select_columns(grid, columns) for grid in grids] if columns else grids
+    grids = _ranking_grids(rankings, chosen) if rankings else _result_grids(wanted, chosen, samples)
     text = render(grids, chosen.style or (SUFFIXES[chosen.output.suffix.lower()] if chosen.output else "markdown"))
     if chosen.output is None:
         typer.echo(text, nl=False)
     else:
         put(chosen.output, text.encode(), overwrite=chosen.overwrite)
+
+
+def _ranking_grids(paths: list[Path], chosen: TableOptions) -> "list[Grid]":
+    import json
+
+    from msdscore_lab.captioners.ranking import ranking_grids, read_ranking
+
+    rankings = [read_ranking(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    columns = lab_options.names_in(chosen.columns)
+    return [grid for ranking in rankings for grid in ranking_grids(ranking, columns)]
+
+
+def _result_grids(paths: list[Path], chosen: TableOptions, samples: int) -> "list[Grid]":
+    from msdscore.intervals import Resampling
+    from msdscore_lab.benchmarks.results.grids import overview, result_grids
+    from msdscore_lab.benchmarks.results.result import read_result
+    from msdscore_lab.benchmarks.results.tables import select_columns
+
+    read = {path: read_result(path) for path in paths}
+    if chosen.overview:
+        opened, how = [(result, path.parent) for path, result in read.items()], Resampling(samples=samples)
+        grids = [overview(opened, against=chosen.against, quoted=chosen.quoted, how=how)]
+    else:
+        grids = result_grids(list(read.values()))
+    columns = lab_options.names_in(chosen.columns)
+    return [select_columns(grid, columns) for grid in grids] if columns else grids
 
 
 def compare(

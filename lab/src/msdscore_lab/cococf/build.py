@@ -24,7 +24,15 @@ from typing import Any
 
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore_lab.cococf.changes import MAKERS, SPLITS, Counterfactual, Split, Subject
-from msdscore_lab.cococf.knowledge import Knowledge, TextReader, caption_model, collocation_test, image_facts, learn
+from msdscore_lab.cococf.knowledge import (
+    ImageFacts,
+    Knowledge,
+    TextReader,
+    caption_model,
+    collocation_test,
+    image_facts,
+    learn,
+)
 from msdscore_lab.cococf.sites import is_clean, read_caption
 from msdscore_lab.cococf.sources import AnnotatedImage
 
@@ -249,26 +257,10 @@ def _pairs_of(
     for source, split in product(sources, SPLITS):
         rng = Random(f"{settings.seed}/{image.name}/{source}/{split}")
         balance = balances[split, source if settings.per_source else ""]
-        absent, texts = list(facts.absent), [other.text for other in image.captions if other.source == source]
-        rng.shuffle(absent)
-        rng.shuffle(texts)
-        shuffled = replace(facts, absent=tuple(absent))
-        subjects = [
-            Subject(
-                words,
-                shuffled,
-                knowledge,
-                [other.text for other in image.captions if other.text != words.caption],
-                plain=settings.add == "plain",
-            )
-            for words in map(read_caption, texts)
-            if not settings.balanced or (_SHORTEST <= len(words.words) <= _LONGEST and is_clean(words))
-        ]
+        subjects = _subjects(image, source, facts, knowledge, settings, rng)
         for subset, natural in _attempts(balance, settings):
             candidates = subjects if natural else [replace(subject, loose=True) for subject in subjects]
-            options = _options(
-                candidates, subset, split, reads_well if natural else _any_reads_well, plain=settings.add == "plain"
-            )
+            options = _options(candidates, subset, split, reads_well if natural else None)
             if settings.balanced:
                 best = balance.choose(options, choosing, rng, control=control)
             else:
@@ -277,6 +269,24 @@ def _pairs_of(
             if best is not None:
                 yield replace(best, image=image.name, source=source, split=split)
                 break
+
+
+def _subjects(
+    image: AnnotatedImage, source: str, facts: ImageFacts, knowledge: Knowledge, settings: BuildSettings, rng: Random
+) -> list[Subject]:
+    """Return the captions of a source that can be changed, in random order, as are the absent objects."""
+    absent, texts = list(facts.absent), [other.text for other in image.captions if other.source == source]
+    rng.shuffle(absent)
+    rng.shuffle(texts)
+    shuffled = replace(facts, absent=tuple(absent))
+    return [
+        Subject(
+            words, shuffled, knowledge, [other.text for other in image.captions if other.text != words.caption],
+            plain=settings.add == "plain",
+        )
+        for words in map(read_caption, texts)
+        if not settings.balanced or (_SHORTEST <= len(words.words) <= _LONGEST and is_clean(words))
+    ]  # fmt: skip
 
 
 def _attempts(balance: Balance, settings: BuildSettings) -> list[tuple[str, bool]]:
@@ -288,10 +298,6 @@ def _attempts(balance: Balance, settings: BuildSettings) -> list[tuple[str, bool
     return [(name, natural) for natural in ((True,) if settings.balanced else (True, False)) for name in wanted]
 
 
-def _any_reads_well(positive: str, negative: str) -> bool:
-    return True
-
-
 def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
     """Return the types of change that are not complete, the rarest first."""
     names = [name for name in settings.subsets if balance.counts[name] < settings.max_per_subset]
@@ -299,18 +305,20 @@ def _wanted(balance: Balance, settings: BuildSettings) -> list[str]:
 
 
 def _options(
-    subjects: Sequence[Subject], subset: str, split: Split, reads_well: Callable[[str, str], bool], *, plain: bool
+    subjects: Sequence[Subject], subset: str, split: Split, reads_well: Callable[[str, str], bool] | None
 ) -> list[Counterfactual]:
+    """Return changes of the captions; with `reads_well`, those whose wrong caption reads well."""
     options = list[Counterfactual]()
     for subject in subjects:
         if len(options) >= _MAX_OPTIONS:
             break
         for change in islice(MAKERS[subset](subject, split), _MAX_OPTIONS):
             # Additions come after the caption, in words that are rare in captions, and are not tested.
-            if subset == "add_obj" or reads_well(change.positive, change.negative):
-                if plain and subset.startswith("add"):  # the wrong caption is always longer
-                    change = replace(change, positive=subject.words.caption, positive_spans=(), removed=())
-                options.append(change)
+            if subset != "add_obj" and reads_well is not None and not reads_well(change.positive, change.negative):
+                continue
+            if subject.plain and subset.startswith("add"):  # the wrong caption is always longer
+                change = replace(change, positive=subject.words.caption, positive_spans=(), removed=())
+            options.append(change)
     return options
 
 

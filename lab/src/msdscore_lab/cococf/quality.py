@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.intervals import Floats, Interval, Ints, bootstrap_mean
 from msdscore_lab.benchmarks.run.runner import keep_answers
 from msdscore_lab.cococf.changes import Counterfactual
 from msdscore_lab.cococf.knowledge import TextReader, caption_model
 from msdscore_lab.cococf.sites import read_caption
 from msdscore_lab.edits import ARTICLES, article
 
-Floats = NDArray[np.float64]
 _FOLDS = 5
 _ADDITION = re.compile(r"\W+|with|in view|along|and there is|too|and")
 _RIDGE = 1.0  # L2 penalty of the bag of words
@@ -195,7 +193,7 @@ def _word_gaps(pairs: Sequence[Counterfactual]) -> Floats:
     return gaps
 
 
-def _fit(columns: NDArray[np.int64], values: Floats, size: int) -> Floats:
+def _fit(columns: Ints, values: Floats, size: int) -> Floats:
     """Fit the weights of words in a logistic model of the wrong caption, by Newton's method."""
     weights = np.zeros(size)
     for _ in range(_NEWTON_STEPS if len(columns) else 0):

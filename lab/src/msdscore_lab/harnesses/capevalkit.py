@@ -93,9 +93,8 @@ def run(
     ids = [row.id for row in rows]
     lists = [None if row.references is None else list(row.references) for row in rows]
     scores = _score(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows], lists)
-    titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in LOGGED if name in scores.columns}
-    titles |= {"ref_msd": "Ref-MSD"} if "ref_msd" in scores.columns else {}
-    known = {title: scores.columns[name] for name, title in titles.items()}
+    titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in LOGGED} | {"ref_msd": "Ref-MSD"}
+    known = {title: scores.columns[name] for name, title in titles.items() if name in scores.columns}
     known = {title: values for title, values in known.items() if not np.isnan(values).any()}
     result: dict[str, Any] = {title: float(values.mean()) for title, values in known.items()}
     result["per_item"] = {

@@ -24,7 +24,7 @@ Compare = Callable[
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedVectors:
     """Pooled vectors of the images of a batch as the encoder's publication defines them, and a function for texts."""
 
     images: Array  # rows as in `Vectors.images`
@@ -51,7 +51,7 @@ class Vectors:
     pair_texts: Ints
     pair_of: Ints
     numbers: Mapping[str, Floats]
-    published: Callable[[], Published]
+    published: Callable[[], PublishedVectors]
     compare: Compare
     form: Form
     background: Array | None

@@ -1,6 +1,6 @@
 """Metrics computed from encoder vectors: MSD and its parts, CLIPScore and variants, max-similarity, transport.
 
-A loader checks the options of a metric and returns its function of a batch, with the options filled in.
+Every metric is a function of a batch and of its options. Its loader checks the options and fills them in.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +25,7 @@ RANK_MARGIN = 0.005  # tau_r of the authors' scripts; the paper has no value
 
 def _loaded(scores: Callable[..., Floats], choices: str = "", **options: Any) -> Loaded:
     """Return a metric whose scores are `scores(batch, **options)`."""
-    return Loaded(partial(_case_scores, partial(scores, **options)), choices)
-
-
-def _case_scores(scores: Callable[[Cases], Floats], batch: Cases) -> CaseScores:
-    return CaseScores(scores(batch))
+    return Loaded(lambda batch: CaseScores(scores(batch, **options)), choices)
 
 
 def vectors_of(batch: Cases) -> Vectors:
@@ -40,11 +36,7 @@ def vectors_of(batch: Cases) -> Vectors:
 
 def load_column(name: str) -> Loaded:
     """Load a metric that is a column of `Vectors.numbers`."""
-    return _loaded(_column, name=name)
-
-
-def _column(batch: Cases, *, name: str) -> Floats:
-    return vectors_of(batch).column(name)
+    return _loaded(lambda batch: vectors_of(batch).column(name))
 
 
 load_cosine = partial(load_column, "similarity")  # of the pooled vectors
@@ -58,14 +50,13 @@ load_divergence = partial(load_column, "divergence")  # both divergences, weight
 load_msd = partial(load_column, "msd")
 
 
-def load_tokens() -> Loaded:
-    """Caption length L as in the paper's form: the number of tokens."""
-    return _loaded(_tokens)
-
-
 def _tokens(batch: Cases) -> Floats:
+    """Caption length L as in the paper's form: the number of tokens."""
     vectors = vectors_of(batch)
     return vectors.spread(to_numpy(vectors.texts.token_counts)[vectors.pair_texts])
+
+
+load_tokens = partial(_loaded, _tokens)
 
 
 def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the name of the option
@@ -103,6 +94,18 @@ def _rank_agg(batch: Cases, *, margin: float) -> Floats:
     return np.stack([preference, -preference], axis=1) / 2
 
 
+def rank_agg_preference(similarity: Floats, divergence: Floats, *, margin: float) -> Floats:
+    """The diagnostic baseline RankAgg for pairs: +1 prefers the first, −1 the second, 0 is a tie.
+
+    Similarity decides if the gap exceeds `margin`, otherwise the smaller divergence.
+
+    >>> rank_agg_preference(np.array([[0.3, 0.2], [0.3, 0.301]]), np.array([[9.0, 1.0], [2.0, 3.0]]), margin=0.005)
+    array([1., 1.])
+    """
+    gap = similarity[:, 0] - similarity[:, 1]
+    return np.where(np.abs(gap) > margin, np.sign(gap), np.sign(divergence[:, 1] - divergence[:, 0]))
+
+
 _WRONG = ("both", "image", "references")
 
 
@@ -121,9 +124,8 @@ def load_references(name: str, most: str = "", wrong: str = "both", seed: str = 
 
 load_reference_similarity = partial(load_references, "reference_similarity")
 load_reference_support = partial(load_references, "reference_support")  # whether references support the caption
-load_reference_coverage = partial(
-    load_references, "reference_coverage"
-)  # share of the references' content in the caption
+# Share of the references' content in the caption.
+load_reference_coverage = partial(load_references, "reference_coverage")
 load_reference_score = partial(load_references, "reference_score")  # without the image
 load_ref_msd = partial(load_references, "ref_msd")
 
@@ -164,17 +166,23 @@ WEIGHT = 2.5  # w, CLIPScore paper
 PREFIX = "A photo depicts "  # CLIPScore paper
 
 
-def load_clipscore(prefix: str = PREFIX) -> Loaded:
+def _clipscore(batch: Cases, *, prefix: str) -> Floats:
     """2.5·max(cos, 0) of the image and the prefixed caption."""
-    return _loaded(_clipscore, _choices(prefix), prefix=prefix)
+    vectors = vectors_of(batch)
+    images, texts = float64(vectors.published().images), _pooled(vectors, vectors.readable, prefix=prefix)
+    cosine = (images[vectors.pair_images] * texts[vectors.pair_texts]).sum(axis=1)
+    return vectors.spread(WEIGHT * np.maximum(cosine, 0.0))
 
 
-def load_longclipscore(prefix: str = PREFIX) -> Loaded:
-    """CLIPScore, with an error if the encoder cuts captions that a LongCLIP reads."""
-    return _loaded(_longclipscore, _choices(prefix), prefix=prefix)
+def _pooled(vectors: Vectors, texts: Sequence[str], *, prefix: str) -> Floats:
+    published = vectors.published()
+    if not texts:
+        return np.zeros((0, published.images.shape[1]))
+    return float64(published.embed([prefix + text for text in texts]).pooled)
 
 
 def _longclipscore(batch: Cases, *, prefix: str) -> Floats:
+    """CLIPScore, with an error if the encoder cuts captions that a LongCLIP reads."""
     vectors = vectors_of(batch)
     layouts = [layout for layout in vectors.texts.layout if isinstance(layout, TokenLayout)]
     most = max((len(layout.spans) + layout.cut for layout in layouts), default=0)
@@ -188,12 +196,8 @@ def _longclipscore(batch: Cases, *, prefix: str) -> Floats:
     return _clipscore(batch, prefix=prefix)
 
 
-def load_refclipscore(prefix: str = PREFIX) -> Loaded:
-    """Harmonic mean of CLIPScore and max(cos, 0) with the nearest reference; NaN without references."""
-    return _loaded(_refclipscore, _choices(prefix), prefix=prefix)
-
-
 def _refclipscore(batch: Cases, *, prefix: str) -> Floats:
+    """Harmonic mean of CLIPScore and max(cos, 0) with the nearest reference; NaN without references."""
     vectors, clipscore = vectors_of(batch), _clipscore(batch, prefix=prefix)
     texts = _pooled(vectors, vectors.readable, prefix=prefix)
     if not len(texts):
@@ -231,22 +235,13 @@ def nearest_reference(
     return nearest
 
 
-def _clipscore(batch: Cases, *, prefix: str) -> Floats:
-    vectors = vectors_of(batch)
-    images, texts = float64(vectors.published().images), _pooled(vectors, vectors.readable, prefix=prefix)
-    cosine = (images[vectors.pair_images] * texts[vectors.pair_texts]).sum(axis=1)
-    return vectors.spread(WEIGHT * np.maximum(cosine, 0.0))
+def _load_prefixed(scores: Callable[..., Floats], prefix: str = PREFIX) -> Loaded:
+    return _loaded(scores, f"w:{WEIGHT:g}|prefix:{prefix.strip() or 'none'}", prefix=prefix)
 
 
-def _pooled(vectors: Vectors, texts: Sequence[str], *, prefix: str) -> Floats:
-    published = vectors.published()
-    if not texts:
-        return np.zeros((0, published.images.shape[1]))
-    return float64(published.embed([prefix + text for text in texts]).pooled)
-
-
-def _choices(prefix: str) -> str:
-    return f"w:{WEIGHT:g}|prefix:{prefix.strip() or 'none'}"
+load_clipscore = partial(_load_prefixed, _clipscore)
+load_longclipscore = partial(_load_prefixed, _longclipscore)
+load_refclipscore = partial(_load_prefixed, _refclipscore)
 
 
 Cosines = npt.NDArray[np.float32]
@@ -254,17 +249,13 @@ SINKHORN_REG = 0.05  # for cosine distances between 0 and 2
 _STEPS, _PRECISION = 1000, 1e-6
 
 
-def load_max_sim() -> Loaded:
+def _max_sim(cosines: Cosines) -> float:
     r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{T}\sum_j\max_i x_i y_j`."""
-    return _loaded(_over_pairs, measure=_max_sim)
-
-
-def load_calibrated_max_sim() -> Loaded:
-    """Max-similarity minus its mean over background images, with component means instead of patches."""
-    return _loaded(_calibrated_max_sim)
+    return float(cosines.max(axis=0).mean(dtype=np.float64))
 
 
 def _calibrated_max_sim(batch: Cases) -> Floats:
+    """Max-similarity minus its mean over background images, with component means instead of patches."""
     vectors = vectors_of(batch)
     if vectors.background is None:
         raise ConfigError("max-sim-cal needs a background; choose settings with calibration=background")
@@ -294,10 +285,6 @@ def _transport_cost(cosines: Cosines, *, solve: Callable[..., Floats], strength:
     return float((plan * distance).sum())
 
 
-def _max_sim(cosines: Cosines) -> float:
-    return float(cosines.max(axis=0).mean(dtype=np.float64))
-
-
 def _real_points(batch: Embeddings) -> list[Cosines]:
     """Return the real points of every item in float32."""
     masks = to_numpy(batch.mask)
@@ -320,13 +307,5 @@ def _over_pairs(batch: Cases, *, measure: Callable[[Cosines], float]) -> Floats:
     return vectors.spread(values)
 
 
-def rank_agg_preference(similarity: Floats, divergence: Floats, *, margin: float) -> Floats:
-    """The diagnostic baseline RankAgg for pairs: +1 prefers the first, −1 the second, 0 is a tie.
-
-    Similarity decides if the gap exceeds `margin`, otherwise the smaller divergence.
-
-    >>> rank_agg_preference(np.array([[0.3, 0.2], [0.3, 0.301]]), np.array([[9.0, 1.0], [2.0, 3.0]]), margin=0.005)
-    array([1., 1.])
-    """
-    gap = similarity[:, 0] - similarity[:, 1]
-    return np.where(np.abs(gap) > margin, np.sign(gap), np.sign(divergence[:, 1] - divergence[:, 0]))
+load_max_sim = partial(_loaded, _over_pairs, measure=_max_sim)
+load_calibrated_max_sim = partial(_loaded, _calibrated_max_sim)

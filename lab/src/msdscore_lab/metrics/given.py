@@ -1,8 +1,8 @@
 """Metrics without a model: scores of another program, caption length, chance, and ties."""
 
+import functools
 import json
 from collections.abc import Sequence
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,6 +16,7 @@ from msdscore_lab.metrics.registry import choice
 
 _VERDICTS = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5)}
 _Row = dict[str, Any]
+_Pair = tuple[PurePosixPath, str, _Row]  # image, caption, row
 
 
 def load_file(path: str, lower_is_better: str = "false", partial: str = "false") -> Loaded:
@@ -32,52 +33,61 @@ def load_file(path: str, lower_is_better: str = "false", partial: str = "false")
     if not file.is_file():
         raise InputError(f"{path}: no such file; expected JSON Lines with id and score")
     by_id, pairs = _read(file)
-
-    @cache
-    def by_path_end(depth: int) -> dict[tuple[str, str], _Row]:
-        """Return rows by the last `depth` parts of the image's path, and the caption."""
-        return {("/".join(image.parts[-depth:]), caption): row for image, caption, row in pairs}
-
-    def rows_of(cases: Cases, case: int) -> list[_Row | None]:
-        if by_id:
-            return [by_id.get(cases.ids[case])]
-        name = cases.image_name(case)
-        rows = by_path_end(len(PurePosixPath(name).parts))
-        return [rows.get((name, _tidy(caption))) for caption in cases.candidates(case)]
-
-    def score(cases: Cases) -> CaseScores:
-        unknown = by_id.keys() - set(cases.ids)
-        if unknown and (cases.whole or len(unknown) == len(by_id)):
-            raise InputError(
-                f"{path}: {len(unknown)} ids are not in the benchmark, for example {min(unknown)!r}; "
-                f"expected ids such as {cases.ids[0]!r}"
-            )
-        rows = [rows_of(cases, case) for case in range(len(cases))]
-        width = cases.captions.shape[1]
-        values = [
-            _item_scores(case_rows[0] or {}, width, bool(cases.control[case]), cases.ids[case])
-            if by_id
-            else [_number((row or {}).get("score"), cases.image_name(case)) for row in case_rows]
-            for case, case_rows in enumerate(rows)
-        ]
-        true_cases = np.flatnonzero(~cases.control).tolist()
-        without = [case for case in true_cases if None in rows[case]]
-        if without and partial == "false":
-            raise InputError(
-                f"{path}: has scores for {len(true_cases) - len(without)} of {len(true_cases)} items, and none for "
-                f"{cases.ids[without[0]]!r}; add them, or use file:{path},partial=true"
-            )
-        return CaseScores(np.array(values, dtype=np.float64).reshape(cases.captions.shape))
-
-    choices = f"file:{file.name}@{file_key(file)[:8]}"
+    score = functools.partial(_score_file, path=path, by_id=by_id, pairs=pairs, is_partial=partial == "true")
     verdicts = bool(by_id) and all("verdict" in row for row in by_id.values())
-    return Loaded(score, choices, lower_is_better == "true", verdicts)
+    return Loaded(score, f"file:{file.name}@{file_key(file)[:8]}", lower_is_better == "true", verdicts)
 
 
-def _read(path: Path) -> tuple[dict[str, _Row], list[tuple[PurePosixPath, str, _Row]]]:
+def _score_file(
+    cases: Cases, *, path: str, by_id: dict[str, _Row], pairs: Sequence[_Pair], is_partial: bool
+) -> CaseScores:
+    rows = _rows_by_id(cases, by_id, path) if by_id else _rows_by_pair(cases, pairs)
+    width = cases.captions.shape[1]
+    values = [
+        _item_scores(case_rows[0] or {}, width, bool(cases.control[case]), cases.ids[case])
+        if by_id
+        else [_number((row or {}).get("score"), cases.image_name(case)) for row in case_rows]
+        for case, case_rows in enumerate(rows)
+    ]
+    true_cases = np.flatnonzero(~cases.control).tolist()
+    without = [case for case in true_cases if None in rows[case]]
+    if without and not is_partial:
+        raise InputError(
+            f"{path}: has scores for {len(true_cases) - len(without)} of {len(true_cases)} items, and none for "
+            f"{cases.ids[without[0]]!r}; add them, or use file:{path},partial=true"
+        )
+    return CaseScores(np.array(values, dtype=np.float64).reshape(cases.captions.shape))
+
+
+def _rows_by_id(cases: Cases, by_id: dict[str, _Row], path: str) -> list[list[_Row | None]]:
+    """Return the row of each case."""
+    unknown = by_id.keys() - set(cases.ids)
+    if unknown and (cases.whole or len(unknown) == len(by_id)):
+        raise InputError(
+            f"{path}: {len(unknown)} ids are not in the benchmark, for example {min(unknown)!r}; "
+            f"expected ids such as {cases.ids[0]!r}"
+        )
+    return [[by_id.get(key)] for key in cases.ids]
+
+
+def _rows_by_pair(cases: Cases, pairs: Sequence[_Pair]) -> list[list[_Row | None]]:
+    """Return the row of each candidate of each case, by the end of the image's path and the caption."""
+    names = [cases.image_name(case) for case in range(len(cases))]
+    depths = [len(PurePosixPath(name).parts) for name in names]
+    by_path_end = {
+        depth: {("/".join(image.parts[-depth:]), caption): row for image, caption, row in pairs}
+        for depth in set(depths)
+    }
+    return [
+        [by_path_end[depth].get((name, _tidy(caption))) for caption in cases.candidates(case)]
+        for case, (name, depth) in enumerate(zip(names, depths, strict=True))
+    ]
+
+
+def _read(path: Path) -> tuple[dict[str, _Row], list[_Pair]]:
     """Read the rows of a file: by item id, or a list of image, caption and row."""
     by_id: dict[str, _Row] = {}
-    pairs: list[tuple[PurePosixPath, str, _Row]] = []
+    pairs: list[_Pair] = []
     for line_number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():
             continue
@@ -137,9 +147,7 @@ def load_length(sign: float = 1.0) -> Loaded:
     )
 
 
-def load_shorter() -> Loaded:
-    """Negative number of words."""
-    return load_length(-1.0)
+load_shorter = functools.partial(load_length, -1.0)  # negative number of words
 
 
 def load_constant() -> Loaded:
@@ -151,14 +159,10 @@ def load_random(seed: str = "0") -> Loaded:
     """A hash in [0, 1) of the seed, the item's id and the index of the caption, independent of the order of items."""
     if not seed.isdigit():
         raise ConfigError(f"seed must be a whole number, got {seed!r}")
+    return Loaded(functools.partial(_score_random, seed=seed), f"seed:{seed}")
 
-    def draw(key: str, index: int) -> float:
-        digest = blake2b(f"{seed}\n{index}\n{key}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") / 2**64
 
-    def score(batch: Cases) -> CaseScores:
-        return CaseScores(
-            np.array([[draw(key, index) for index in range(batch.captions.shape[1])] for key in batch.ids])
-        )
-
-    return Loaded(score, f"seed:{seed}")
+def _score_random(batch: Cases, *, seed: str) -> CaseScores:
+    keys = [[f"{seed}\n{index}\n{key}".encode() for index in range(batch.captions.shape[1])] for key in batch.ids]
+    digests = [[blake2b(text, digest_size=8).digest() for text in row] for row in keys]
+    return CaseScores(np.array([[int.from_bytes(digest, "big") / 2**64 for digest in row] for row in digests]))

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from inspect import getsource, signature
 from math import isfinite
+from typing import Any
 
 import numpy as np
 
@@ -46,25 +47,28 @@ def load_function(name: str) -> Loaded:
     The signature has a hash of the function's code, so that an edited function is scored again.
     """
     function = import_object(name, "metric")
-    uses_references = "references" in signature(function).parameters
-
-    def score(cases: Cases) -> CaseScores:
-        values = np.full(cases.captions.shape, np.nan)
-        for case in range(len(cases)):
-            image, extra = cases.image(case), {"references": cases.references[case]} if uses_references else {}
-            for candidate, caption in enumerate(cases.candidates(case) if image is not None else ()):
-                try:
-                    values[case, candidate] = float(function(image, caption, **extra))
-                except Exception as error:
-                    detail = f"item {cases.ids[case]}, caption {shortened(caption)!r}"
-                    raise RunError(f"metric {name} failed on {detail}: {error_summary(error)}") from error
-        return CaseScores(values)
-
     try:
         code = getsource(function)
     except (OSError, TypeError):  # a built-in function, or an object with __call__
         code = repr(type(function))
-    return Loaded(score, f"code:{blake2b(code.encode(), digest_size=4).hexdigest()}")
+    return Loaded(
+        partial(_score_by_function, name=name, function=function),
+        f"code:{blake2b(code.encode(), digest_size=4).hexdigest()}",
+    )
+
+
+def _score_by_function(cases: Cases, *, name: str, function: Callable[..., Any]) -> CaseScores:
+    uses_references = "references" in signature(function).parameters
+    values = np.full(cases.captions.shape, np.nan)
+    for case in range(len(cases)):
+        image, extra = cases.image(case), {"references": cases.references[case]} if uses_references else {}
+        for candidate, caption in enumerate(cases.candidates(case) if image is not None else ()):
+            try:
+                values[case, candidate] = float(function(image, caption, **extra))
+            except Exception as error:
+                detail = f"item {cases.ids[case]}, caption {shortened(caption)!r}"
+                raise RunError(f"metric {name} failed on {detail}: {error_summary(error)}") from error
+    return CaseScores(values)
 
 
 def list_metrics() -> tuple[MetricRow, ...]:

@@ -7,13 +7,14 @@ the result files (`sugarcrepe.json`, `form.json` …) and runs it. Sections with
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
 from msdscore.io.atomic import write_bytes
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
-from msdscore_lab.paper.page import fill
+from msdscore_lab.paper.page import bounded, fill, share
 
 Json = Mapping[str, Any]  # a result file, a table or a row of it, or an interval
 METRICS = ("cosine", "msd", "precision", "information", "penalty", "max-sim-cal")
@@ -44,8 +45,8 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
             continue
         metrics = {metric["label"]: metric for metric in results[benchmark]["metrics"]}
         figures = {label: _figure(metrics.get(label), "figures", name) for label in METRICS}
-        wrong = [_share(_figure(metrics.get(label), "control", name)) for label in BOUNDED]
-        cells = [(_bounded if label in BOUNDED else _share)(figures[label]) for label in METRICS]
+        wrong = [share(_figure(metrics.get(label), "control", name)) for label in BOUNDED]
+        cells = [(bounded if label in BOUNDED else share)(figures[label]) for label in METRICS]
         rows.append((title, str((figures["cosine"] or {}).get("n", NONE)), *cells, " / ".join(wrong)))
         signature = signature or metrics.get("msd", {}).get("signature", "").partition("|bench:")[0]
     names = ("precision", "information", "penalty", "max-sim-cal")
@@ -67,7 +68,7 @@ def _form(tables: Mapping[str, Json]) -> list[Grid]:
     rows = tables["ablation"]["rows"]
     changes = [name for name, value in rows[0].items() if isinstance(value, Mapping)]
     cells = tuple(
-        (row["set"], f"{row['evidence']:.1f}", *(_bounded(row[name], "+.1f", 1) for name in changes)) for row in rows
+        (row["set"], f"{row['evidence']:.1f}", *(bounded(row[name], "+.1f", 1) for name in changes)) for row in rows
     )
     title = "MSD-E with one part changed: paired difference in points; below 0, the change is worse"
     return [Grid(title, ("set", "in use", *changes), cells, tuple(_settings(tables)))]
@@ -92,84 +93,79 @@ def _words(tables: Mapping[str, Json]) -> list[Grid]:
     table, bins = tables["p_values"], tables["bins"]
     rows = [row for row in table["rows"] if row["words"] == "all"]
     kinds = [row["true"]["value"] for row in table["rows"] if row["words"] != "all"]
-    cells = tuple((f"{row['level']:g}", *(_bounded(row[side]) for side in ("true", "once", "absent"))) for row in rows)
+    cells = tuple((f"{row['level']:g}", *(bounded(row[side]) for side in ("true", "once", "absent"))) for row in rows)
     worst = max(bins["rows"], key=lambda row: abs(row["predicted"] - row["observed"]["value"]))
     spread = f"; by kind of word {_PER_CENT * min(kinds):.1f} to {_PER_CENT * max(kinds):.1f} at 0.1" if kinds else ""
     notes = (
         f"{rows[0]['n']} true words{spread}; AUC of the p-value {_PER_CENT * table['auc']:.1f} (higher is better)",
-        f"probabilities are off by {_bounded(bins['error'])} points on average (lower is better), most where "
+        f"probabilities are off by {bounded(bins['error'])} points on average (lower is better), most where "
         f"{worst['predicted']:.2f} is predicted and {worst['observed']['value']:.2f} observed",
     )
     columns = ("level", "true words below it, %", "words of one caption, %", "likely and absent, %")
     return [Grid(f"Words with a p-value below a level, % (MSD-E, {table['images']} images)", columns, cells, notes)]
 
 
-def _changed(tables: Mapping[str, Json]) -> list[Grid]:
-    keys = ("changed", "original", "lower", "auc")
-    rows = tuple(
-        (row["subset"], str(row["n"]), *(_bounded(row[key]) for key in keys)) for row in tables["changed"]["rows"]
-    )
-    columns = ("subset", "pairs", "changed word below 0.1", "original below 0.1", "changed below original", "AUC")
-    return [Grid("P-values of changed words of SugarCrepe and of the words they replace, % (MSD-E)", columns, rows)]
+# Sections whose tables have one row per row of a study's table: its name, a title, and the key of each column.
+_MAP_COLUMNS = {"map": "map", "n": "n", "highest patch in a box": "pointing", "mass in the boxes": "mass"}
+TABLES: Mapping[str, Sequence[tuple[str, str, Mapping[str, str]]]] = {
+    "changed": [(
+        "changed",
+        "P-values of changed words of SugarCrepe and of the words they replace, % (MSD-E)",
+        {"subset": "subset", "pairs": "n", "changed word below 0.1": "changed", "original below 0.1": "original",
+         "changed below original": "lower", "AUC": "auc"},
+    )],
+    "chair": [(
+        "rows",
+        "Invented objects in {captions} long captions, %; higher is better (MSD-E)",
+        {"figure": "name", "n": "n", "terms": "true", "wrong image": "wrong", "chance": "chance"},
+    )],
+    "boxes": [
+        ("words", "Maps of words that name an annotated object of COCO, %; higher is better (MSD-E)", _MAP_COLUMNS),
+        ("captions", "Maps of whole captions of COCO, %; higher is better (MSD-E)", _MAP_COLUMNS),
+    ],
+    "suggestions": [(
+        "rows",
+        "Suggestions for the replaced word of SugarCrepe captions, %; higher is better (MSD-E)",
+        {"subset": "subset", "captions": "n", "replaced word in doubt": "doubtful", "and has suggestions": "named",
+         "of these, with the original": "right"},
+    )],
+}  # fmt: skip
+
+
+def _table_grids(study: str, tables: Mapping[str, Json]) -> list[Grid]:
+    """Return the grids of a study in `TABLES`."""
+    return [
+        Grid(
+            title.format_map(tables[name]),
+            tuple(columns),
+            tuple(tuple(_cell(row[key]) for key in columns.values()) for row in tables[name]["rows"]),
+        )
+        for name, title, columns in TABLES[study]
+    ]
+
+
+def _cell(value: Any) -> str:
+    """Format a value of a result file: a share in per cent, with its interval if it has one; others as they are."""
+    if isinstance(value, Mapping):
+        return bounded(value)
+    return f"{_PER_CENT * value:.1f}" if isinstance(value, float) else str(value)
 
 
 def _localisation(tables: Mapping[str, Json]) -> list[Grid]:
     keys = ("terms", "occlusion", "wrong_image", "chance")
     rows = tuple(
-        (f"{row['subset']}, first {row['depth']}", str(row["items"]), _bounded(row["terms"]),
-         *(_share(row[key]) for key in keys[1:]))
+        (f"{row['subset']}, first {row['depth']}", str(row["items"]), bounded(row["terms"]),
+         *(share(row[key]) for key in keys[1:]))
         for row in tables["rows"]["rows"]
     )  # fmt: skip
     columns = ("subset", "captions", "terms", "occlusion", "wrong image", "chance")
-    return [
-        Grid(
-            "The changed word of SugarCrepe captions among the least supported, %; higher is better (MSD-E)",
-            columns,
-            rows,
-        )
-    ]
-
-
-def _chair(tables: Mapping[str, Json]) -> list[Grid]:
-    table = tables["rows"]
-    rows = tuple(
-        (row["name"], str(row["n"]), _bounded(row["true"]), _bounded(row["wrong"]), f"{_PER_CENT * row['chance']:.1f}")
-        for row in table["rows"]
-    )
-    columns = ("figure", "n", "terms", "wrong image", "chance")
-    return [Grid(f"Invented objects in {table['captions']} long captions, %; higher is better (MSD-E)", columns, rows)]
-
-
-def _boxes(tables: Mapping[str, Json]) -> list[Grid]:
-    columns = ("map", "n", "highest patch in a box", "mass in the boxes")
-    titles = {
-        "words": "Maps of words that name an annotated object of COCO, %",
-        "captions": "Maps of whole captions of COCO, %",
-    }
-    return [
-        Grid(
-            f"{title}; higher is better (MSD-E)", columns,
-            tuple((row["map"], str(row["n"]), _bounded(row["pointing"]), _bounded(row["mass"]))
-                  for row in tables[name]["rows"]),
-        )
-        for name, title in titles.items()
-    ]  # fmt: skip
-
-
-def _suggestions(tables: Mapping[str, Json]) -> list[Grid]:
-    rows = tuple(
-        (row["subset"], str(row["n"]), *(_bounded(row[key]) for key in ("doubtful", "named", "right")))
-        for row in tables["rows"]["rows"]
-    )
-    columns = ("subset", "captions", "replaced word in doubt", "and has suggestions", "of these, with the original")
-    return [
-        Grid("Suggestions for the replaced word of SugarCrepe captions, %; higher is better (MSD-E)", columns, rows)
-    ]
+    title = "The changed word of SugarCrepe captions among the least supported, %; higher is better (MSD-E)"
+    return [Grid(title, columns, rows)]
 
 
 def _missing(tables: Mapping[str, Json]) -> list[Grid]:
     rows = tuple(
-        (str(row["n"]), f"{row['words']:.1f}", *(_bounded(row[key]) for key in ("right", "first", "frequent")))
+        (str(row["n"]), f"{row['words']:.1f}", *(bounded(row[key]) for key in ("right", "first", "frequent")))
         for row in tables["rows"]["rows"]
     )
     columns = ("images", "words per caption", "confirmed", "the first of them", "as many frequent words")
@@ -178,7 +174,7 @@ def _missing(tables: Mapping[str, Json]) -> list[Grid]:
 
 def _match(tables: Mapping[str, Json]) -> list[Grid]:
     rows = tuple(
-        (str(row["captions"]), str(row["n"]), _bounded(row["error"]), _bounded(row["reached"]))
+        (str(row["captions"]), str(row["n"]), bounded(row["error"]), bounded(row["reached"]))
         for row in tables["lengths"]["rows"]
     )
     bins = tables["bins"]
@@ -194,11 +190,11 @@ def _match(tables: Mapping[str, Json]) -> list[Grid]:
 STUDIES: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "form": _form,
     "words": _words,
-    "changed": _changed,
+    "changed": partial(_table_grids, "changed"),
     "localisation": _localisation,
-    "chair": _chair,
-    "boxes": _boxes,
-    "suggestions": _suggestions,
+    "chair": partial(_table_grids, "chair"),
+    "boxes": partial(_table_grids, "boxes"),
+    "suggestions": partial(_table_grids, "suggestions"),
     "missing": _missing,
     "match": _match,
 }
@@ -219,17 +215,6 @@ def parts(folder: Path) -> dict[str, str]:
             tables = {table["name"]: table for table in present[name]["tables"]}
             sections[name] = "\n".join(map(markdown, grids(tables)))
     return sections
-
-
-def _bounded(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> str:
-    """Format a value with its interval, in per cent unless `scale` is 1."""
-    low, high = (value or {}).get("low"), (value or {}).get("high")
-    ends = "" if low is None or high is None else f" [{scale * low:{form}}, {scale * high:{form}}]"
-    return _share(value, form, scale) + ends
-
-
-def _share(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> str:
-    return NONE if value is None or value["value"] is None else f"{scale * value['value']:{form}}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

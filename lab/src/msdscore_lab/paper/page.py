@@ -35,7 +35,7 @@ def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]]
             if row["metric"] == "msd":
                 own = rows.setdefault(row["variant"], [])
                 value = row[tables[name]["headline"]]
-                own += [_interval(value), _difference(row)] if name == last else [_share(value)]
+                own += [bounded(value), _difference(row)] if name == last else [share(value)]
     columns = [*heads.values(), "difference"]
     cells = [(variant, *values, _papers_mean(papers, variant)) for variant, values in rows.items()]
     return Grid(
@@ -47,7 +47,7 @@ def means_grid(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]]
 
 def _difference(row: Json) -> str:
     """Format the paired difference from the default, with its corrected p-value."""
-    return NONE if row["difference"] is None else f"{_signed(row['difference'])}, p {row['p_holm']:.3f}"
+    return NONE if row["difference"] is None else f"{bounded(row['difference'], '+.1f')}, p {row['p_holm']:.3f}"
 
 
 def _papers_mean(papers: Mapping[str, Sequence[float]], variant: str) -> str:
@@ -67,7 +67,7 @@ def _subtasks(table: Json, papers: Mapping[str, Sequence[float]]) -> Grid:
     columns = [head for choice in papers for head in (names.get(choice, choice), "paper")]
     cells = [
         (subtask, *(cell for choice, values in papers.items() for cell in
-                    (_share(rows[names.get(choice, choice)].get(f"accuracy/{subtask}"), 2), f"{values[at]:.2f}")))
+                    (share(rows[names.get(choice, choice)].get(f"accuracy/{subtask}"), ".2f"), f"{values[at]:.2f}")))
         for at, subtask in enumerate(published.SUBTASKS)
     ]  # fmt: skip
     return Grid(f"Accuracy of MSD-Score by subtask, % ({_size(table)})", ("subtask", *columns), tuple(cells))
@@ -86,12 +86,12 @@ def _values(tables: Mapping[str, Json]) -> list[Grid]:
     # Only Soft-MSD has a temperature.
     labels = ("soft-msd",) if setting == "temperature" else ("msd", "soft-msd")
     by_label = {label: {variant: value for (variant, own), value in cells.items() if own == label} for label in labels}
-    rows = tuple((label, *map(_share, values.values())) for label, values in by_label.items() if values)
+    rows = tuple((label, *map(share, values.values())) for label, values in by_label.items() if values)
     cosine = next((value for (_, label), value in cells.items() if label == "cosine"), None)
     widths = [
         value["high"] - value["low"] for own in by_label.values() for value in own.values() if value["high"] is not None
     ]
-    notes = [] if cosine is None else [f"cosine: {_interval(cosine)}"]
+    notes = [] if cosine is None else [f"cosine: {bounded(cosine)}"]
     notes += [f"half of an interval is {_PER_CENT * max(widths) / 2:.1f} points at most"] if widths else []
     values = [variant.partition("=")[2] for variant in by_label[labels[-1]] or by_label[labels[0]]]
     return [Grid(f"{head} ({_size(table)})", (setting, *values), rows, tuple(notes))]
@@ -106,7 +106,7 @@ def _stability(tables: Mapping[str, Json]) -> list[Grid]:
     mean, deviation = (_PER_CENT * drawn[name] for name in ("value", "deviation"))
     facts = (
         ("accuracy, `sample`, mean ± deviation over seeds", f"{mean:.1f} ± {deviation:.1f}"),
-        ("accuracy, `spread`", _interval(fixed["value"])),
+        ("accuracy, `spread`", bounded(fixed["value"])),
         (over_seeds["figure"], f"{over_seeds['value']['value']:.4f}"),
         (moved["figure"], f"{moved['value']['value']:+.4f}"),
     )
@@ -145,7 +145,7 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
             columns.append(f"{table['benchmark']}: {table['headline']}")
             for row in table["rows"]:
                 if row["metric"] == "soft-msd":
-                    rows.setdefault(row["variant"], []).append(_interval(row[table["headline"]]))
+                    rows.setdefault(row["variant"], []).append(bounded(row[table["headline"]]))
     papers = {name: f"{values[0]:.1f}" for name, values in published.DIRECTION.items()}
     cells = tuple((variant, *values, papers.get(variant, NONE)) for variant, values in rows.items())
     labels = ("coverage", "support", "bi-kl")
@@ -184,7 +184,7 @@ def _full_direction(tables: Mapping[str, Json]) -> list[Grid]:
     ]
     labels = ("coverage", "support", "bi-kl")
     buckets = [
-        (row["tokens"], str(row["pairs"]), f"{row['mean']:.1f}", *(_share(row[label]) for label in labels))
+        (row["tokens"], str(row["pairs"]), f"{row['mean']:.1f}", *(share(row[label]) for label in labels))
         for row in tables["by_length"]["rows"]
     ]
     buckets += [
@@ -204,7 +204,7 @@ def _margin(tables: Mapping[str, Json]) -> list[Grid]:
     grids = []
     for name in [name for name in tables if name.partition("-")[0] == "bins"]:
         rows = tuple(
-            (f"{row['margin']:.4f}", *(_share(row[label]) for label in labels), _signed(row["gain"]),
+            (f"{row['margin']:.4f}", *(share(row[label]) for label in labels), bounded(row["gain"], "+.1f"),
              ", ".join(f"{bins[row['bin']][6]:+.1f}" for bins in published.MARGIN.values()))
             for row in tables[name]["rows"]
         )  # fmt: skip
@@ -215,8 +215,10 @@ def _margin(tables: Mapping[str, Json]) -> list[Grid]:
             if key.startswith("p, ") and value is not None
         )
         plain = gain.get("difference, plain percentiles")
-        tests = "; ".join(filter(None, (plain and f"plain percentiles {_signed(plain).partition(' ')[2]}", tests)))
-        notes = (f"over all pairs {gain['metrics']}: {_signed(gain['difference'])} ({tests})",)
+        tests = "; ".join(
+            filter(None, (plain and f"plain percentiles {bounded(plain, '+.1f').partition(' ')[2]}", tests))
+        )
+        notes = (f"over all pairs {gain['metrics']}: {bounded(gain['difference'], '+.1f')} ({tests})",)
         title = "Accuracy of MSD-Score, %, by cosine margin" + (f", {split}" if split else "")
         grids.append(Grid(f"{title} ({_size(tables[name])})", columns, rows, notes))
     return grids
@@ -230,7 +232,7 @@ def _full_margin(tables: Mapping[str, Json]) -> list[Grid]:
     for grid, name in zip(_margin(tables), [name for name in tables if name.startswith("bins")], strict=True):
         rows = [
             (str(row["bin"]), f"{row['margin']:.4f}", f"{row['uncertainty']:.3f}",
-             *(_share(row[label], 2) for label in labels), _bounded(row["gain"], "+.2f"))
+             *(share(row[label], ".2f") for label in labels), bounded(row["gain"], "+.2f"))
             for row in tables[name]["rows"]
         ]  # fmt: skip
         known = published.MARGIN.get(f"{name.partition('-')[2].title()}-CF", ())
@@ -247,8 +249,8 @@ def _transfer(tables: Mapping[str, Json]) -> list[Grid]:
     labels = [name for name, value in rows[0].items() if isinstance(value, Mapping) and " − " not in name]
     gain = f"soft-msd − {labels[0]}"
     cells = tuple(
-        (f"{row['dataset']}, {row['encoder']}", *(_interval(row[label]) for label in labels),
-         f"{_signed(row[gain])} (p {row[f'{gain}, p_holm']:.3f})")
+        (f"{row['dataset']}, {row['encoder']}", *(bounded(row[label]) for label in labels),
+         f"{bounded(row[gain], '+.1f')} (p {row[f'{gain}, p_holm']:.3f})")
         for row in rows
     )  # fmt: skip
     return [Grid("Accuracy of MSD-Score, %", ("set and encoder", *labels, f"{gain} (p, Holm)"), cells)]
@@ -258,7 +260,7 @@ def _full_backbones(tables: Mapping[str, Json]) -> list[Grid]:
     """Return all subtasks for each encoder and metric."""
     table = next(table for name, table in tables.items() if name != "encoders")
     figures = ("accuracy/mean", *(f"accuracy/{name}" for name in published.SUBTASKS))
-    rows = tuple((row["variant"], row["metric"], *(_share(row.get(name)) for name in figures)) for row in table["rows"])
+    rows = tuple((row["variant"], row["metric"], *(share(row.get(name)) for name in figures)) for row in table["rows"])
     columns = ("encoder", "metric", *(name.removeprefix("accuracy/") for name in figures))
     return [*_transfer(tables), Grid(f"By subtask ({_size(table)})", columns, rows)]
 
@@ -414,25 +416,16 @@ def _signatures(tables: Sequence[Json]) -> Iterator[str]:
         yield from filter(None, (table["signature"], *(row.get("signature") for row in rows)))
 
 
-def _interval(value: Json) -> str:
-    return _bounded(value, ".1f")
+def bounded(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> str:
+    """Format a value with its interval, which may be missing for few images; in per cent unless `scale` is 1."""
+    low, high = (value or {}).get("low"), (value or {}).get("high")
+    ends = "" if low is None or high is None else f" [{scale * low:{form}}, {scale * high:{form}}]"
+    return share(value, form, scale) + ends
 
 
-def _signed(value: Json) -> str:
-    return _bounded(value, "+.1f")
-
-
-def _bounded(value: Json, form: str) -> str:
-    """Format a fraction in per cent with its interval, which may be missing for few images."""
-    low, high = value["low"], value["high"]
-    ends = "" if low is None or high is None else f" [{_PER_CENT * low:{form}}, {_PER_CENT * high:{form}}]"
-    return f"{_PER_CENT * value['value']:{form}}{ends}"
-
-
-def _share(value: Json | None, digits: int = 1) -> str:
-    """Format a fraction in per cent, or a correlation times 100, without its interval."""
-    known = value is not None and value["value"] is not None
-    return f"{_PER_CENT * value['value']:.{digits}f}" if known and value is not None else NONE
+def share(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> str:
+    """Format a value without its interval, in per cent (a correlation times 100) unless `scale` is 1."""
+    return NONE if value is None or value["value"] is None else f"{scale * value['value']:{form}}"
 
 
 def _printed(value: Json | None, name: str) -> str:

@@ -76,9 +76,9 @@ class Step:
     def words(self, args: argparse.Namespace, command: Sequence[str] = ()) -> list[str]:
         """Return the command, or the one before it, with all placeholders filled."""
         placeholders = self._placeholders(args)
-        if "{image}" in self.command and _filled(CAPTIONS, placeholders).is_file():
+        if "{image}" in self.command and Path(_replaced(CAPTIONS, placeholders)).is_file():
             placeholders |= dict(zip(("{image}", "{caption}"), _example(args), strict=True))
-        words = [str(_replaced(word, placeholders)) for word in command or self.command]
+        words = [_replaced(word, placeholders) for word in command or self.command]
         if words[0] == "rank-captioners":
             return words
         source, options = local_encoder(args.local, _replaced(self.encoder, placeholders))
@@ -97,7 +97,8 @@ class Step:
     def missing(self, args: argparse.Namespace) -> str:
         """Return the first required file that does not exist, or an empty string."""
         placeholders = self._placeholders(args)
-        return next((str(path) for name in self.needs if not (path := _filled(name, placeholders)).exists()), "")
+        paths = (_replaced(name, placeholders) for name in self.needs)
+        return next((path for path in paths if not Path(path).exists()), "")
 
     def _placeholders(self, args: argparse.Namespace) -> dict[str, str]:
         return {
@@ -163,10 +164,6 @@ def _replaced(word: str, placeholders: Mapping[str, str]) -> str:
     for name, value in placeholders.items():
         word = word.replace(name, value)
     return word
-
-
-def _filled(name: str, placeholders: Mapping[str, str]) -> Path:
-    return Path(_replaced(name, placeholders))
 
 
 def _more(study: str, args: argparse.Namespace) -> list[str]:

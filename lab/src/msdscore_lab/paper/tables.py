@@ -26,7 +26,7 @@ _ENCODERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PaperRow:
     """Figures of one metric of ours: `row` is the row of the paper that it belongs to, `name` its name in the table."""
 
     row: str
@@ -49,7 +49,7 @@ def results_of(out: Path, benchmark: str) -> list[tuple[str, Result]]:
     return sorted(found.items())
 
 
-def measured(out: Path, benchmark: str) -> Iterator[Measured]:
+def measured(out: Path, benchmark: str) -> Iterator[PaperRow]:
     """Yield our metrics of a benchmark, with the row of the paper that each belongs to."""
     for further, result in results_of(out, benchmark):
         for metric in result.metrics:
@@ -61,7 +61,7 @@ def measured(out: Path, benchmark: str) -> Iterator[Measured]:
                 name = _row_title(_ROWS.get(title, title))
                 if uses_encoder:
                     name = f"{name} ({encoder or metric.encoder.partition('@')[0]})"
-                yield Measured(f"{row}, {encoder}" if encoder and uses_encoder else row, name, metric)
+                yield PaperRow(f"{row}, {encoder}" if encoder and uses_encoder else row, name, metric)
 
 
 def value_of(metric: MetricResult | None, name: str) -> float | None:
@@ -106,8 +106,8 @@ def legacy(out: Path) -> list[Grid]:
     heads = [(name, head, figure) for name, heads in published.LEGACY_COLUMNS.items() for head, figure in heads.items()]
     ours: dict[tuple[str, str], dict[str, MetricResult]] = {}
     for name in published.LEGACY_COLUMNS:
-        for one in measured(out, name):
-            ours.setdefault((one.row, one.name), {})[name] = one.metric
+        for row in measured(out, name):
+            ours.setdefault((row.row, row.name), {})[name] = row.metric
     quoted = [(f"{name} {QUOTED}", tuple(values)) for name, values in published.LEGACY.items()]
     rows = [
         (name, tuple(value_of(metrics.get(benchmark), figure) for benchmark, _, figure in heads))
@@ -206,7 +206,7 @@ def _joined(
     title: str,
     columns: Mapping[str, str],
     quoted: Mapping[str, Mapping[str, float]],
-    ours: Sequence[Measured],
+    ours: Sequence[PaperRow],
     *,
     fractions: Collection[str],
     notes: tuple[str, ...],
@@ -216,28 +216,25 @@ def _joined(
 
     With `references`, the second column says whether a metric needs them.
     """
-    rows: list[tuple[tuple[str, ...], tuple[float | None, ...]]] = []
-    own, names = list[int](), tuple(columns.values())
-
-    def heads(name: str, row: str) -> tuple[str, ...]:
-        return (name, "Yes" if row in published.REFERENCES else "No") if references else (name,)
-
-    def add(metrics: Sequence[Measured]) -> None:
-        for one in metrics:
-            own.append(len(rows))
-            rows.append((heads(one.name, one.row), tuple(value_of(one.metric, name) for name in names)))
-
-    for row, values in quoted.items():
-        name = f"{_row_title(row)} {QUOTED}"
-        rows.append((heads(name, row), tuple(values.get(figure) for figure in names)))
-        add([one for one in ours if one.row == row])
-    add([one for one in ours if one.row not in quoted])
+    figures = tuple(columns.values())
+    own = [(row.row, row.name, tuple(value_of(row.metric, figure) for figure in figures)) for row in ours]
+    rows: list[tuple[str, str, tuple[float | None, ...]]] = []  # row of the paper, name, values
+    for name, values in quoted.items():
+        rows.append((name, f"{_row_title(name)} {QUOTED}", tuple(values.get(figure) for figure in figures)))
+        rows += [row for row in own if row[0] == name]
+    rows += [row for row in own if row[0] not in quoted]
+    needs = ("No", "Yes")
     cells = tuple(
-        (*texts, *(printed(value, figure, fractions=fractions) for value, figure in zip(values, names, strict=True)))
-        for texts, values in rows
+        (
+            name,
+            *([needs[row in published.REFERENCES]] if references else []),
+            *(printed(value, figure, fractions=fractions) for value, figure in zip(row_values, figures, strict=True)),
+        )
+        for row, name, row_values in rows
     )
-    found = _best([rows[index][1] for index in own])
-    best = frozenset((own[row], column + references) for row, column in found)
+    own_rows = [index for index, (_, name, _) in enumerate(rows) if not name.endswith(QUOTED)]
+    best = _best([rows[index][2] for index in own_rows])
+    best = frozenset((own_rows[row], column + references) for row, column in best)
     return Grid(title, ("metric", *(("Need Ref?",) if references else ()), *columns), cells, notes, best)
 
 

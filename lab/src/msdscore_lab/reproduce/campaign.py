@@ -24,6 +24,7 @@ from msdscore.scorer import Scorer
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.protocols.counting import Figure
+from msdscore_lab.benchmarks.registry import data_folder
 from msdscore_lab.benchmarks.results.result import MetricResult, Result, items_of, score_matrix
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
 from msdscore_lab.benchmarks.run.runner import run_benchmark
@@ -130,7 +131,10 @@ def run_campaign(
     for encoder in campaign.encoders:
         spec = encoder_spec(campaign, encoder)
         loaded = cache(partial(load_encoder, spec.encoder, device=spec.device, dtype=spec.dtype, **dict(spec.options)))
-        for benchmark in benchmarks_of(campaign, encoder):
+        every = EVERY if encoder in GENERAL else ()
+        for benchmark in campaign.benchmarks:
+            if benchmark not in every and not published_for(encoder, benchmark):
+                continue
             chosen = replace(spec, form=PRESET)
             plan = _plan(campaign, encoder, benchmark, chosen)
             name = f"{encoder}, {benchmark}"
@@ -148,12 +152,6 @@ def run_campaign(
         del loaded
         gc.collect()  # free the device before the next encoder is loaded
     return cells
-
-
-def benchmarks_of(campaign: Campaign, encoder: str) -> list[str]:
-    """Return the benchmarks that an encoder is run on."""
-    every = EVERY if encoder in GENERAL else ()
-    return [name for name in campaign.benchmarks if name in every or published_for(encoder, name)]
 
 
 def _pipeline(loaded: Callable[[], Encoder], spec: ScorerSpec, benchmark: str) -> Pipeline:
@@ -180,9 +178,8 @@ def encoder_spec(campaign: Campaign, name: str) -> ScorerSpec:
 
 
 def _plan(campaign: Campaign, encoder: str, benchmark: str, spec: ScorerSpec) -> BenchmarkPlan:
-    own = campaign.data / benchmark
     plan = BenchmarkPlan(
-        name=benchmark, root=own if own.is_dir() else campaign.data, metrics=metrics_of(encoder, benchmark),
+        name=benchmark, root=data_folder(campaign.data, benchmark), metrics=metrics_of(encoder, benchmark),
         limit=campaign.limit, samples=campaign.samples, control=False, protocol=PROTOCOL,
     )  # fmt: skip
     return replace(plan, command=bench_command(plan, spec))
@@ -216,8 +213,10 @@ def published_for(encoder: str, benchmark: str) -> list[Published]:
 def compared_cells(encoder: str, result: Result, command: str, scores: pa.Table | None) -> list[Cell]:
     """Return the cells of a run: every published statistic, and the headline of metrics that have none."""
     known = published_for(encoder, result.benchmark)
-    cells = [_cell(encoder, result, result.metric(one.metric), one.figure, command, one, scores) for one in known]
-    compared = {one.metric for one in known}
+    cells = [
+        _cell(encoder, result, result.metric(value.metric), value.figure, command, value, scores) for value in known
+    ]
+    compared = {value.metric for value in known}
     for metric in result.metrics:
         if metric.label not in compared:
             head = metric.figures[0].name if metric.figures else "headline"
@@ -292,12 +291,14 @@ def _why_none(result: Result) -> str:
 def not_run(encoder: str, benchmark: str, reason: str, command: str) -> list[Cell]:
     """Return the cells of a run that could not be done."""
     known = published_for(encoder, benchmark)
-    more = [metric for metric in metrics_of(encoder, benchmark) if metric not in {one.metric for one in known}]
+    compared = {value.metric for value in known}
+    more = [metric for metric in metrics_of(encoder, benchmark) if metric not in compared]
     blank = Cell(
         encoder=encoder, benchmark=benchmark, metric="", figure="headline", reason=f"not run: {reason}", command=command
     )
     cells = [
-        replace(blank, metric=one.metric, figure=one.figure, published=one.value, source=one.source) for one in known
+        replace(blank, metric=value.metric, figure=value.figure, published=value.value, source=value.source)
+        for value in known
     ]
     return cells + [replace(blank, metric=metric) for metric in more]
 

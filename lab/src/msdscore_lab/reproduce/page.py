@@ -1,6 +1,7 @@
 """Report of a reproduction in Markdown and JSON."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,11 +52,9 @@ def verdict(cell: Cell) -> str:
 def _verdicts(cells: Sequence[Cell]) -> Grid:
     """Return the number of published figures by benchmark and verdict."""
     known = [cell for cell in cells if cell.published is not None]
-    names = list(dict.fromkeys(cell.benchmark for cell in known))
-    rows = tuple(
-        (name, *(str(sum(cell.benchmark == name and verdict(cell) == one for cell in known)) for one in VERDICTS))
-        for name in names
-    )
+    benchmarks = list(dict.fromkeys(cell.benchmark for cell in known))
+    counts = Counter((cell.benchmark, verdict(cell)) for cell in known)
+    rows = tuple((name, *(str(counts[name, outcome]) for outcome in VERDICTS)) for name in benchmarks)
     return Grid("Verdicts", ("benchmark or study", *VERDICTS), rows)
 
 

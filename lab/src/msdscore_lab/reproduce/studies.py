@@ -119,7 +119,7 @@ FIGURES: tuple[StudyFigure, ...] = (
     StudyFigure(step="timing", table="buckets", row={"tokens": "overall"}, column="Soft-MSD",
                 value=tables.LATENCY["overall"][5], digits=2, reason=OTHER_DEVICE, scale=1.0, open=OTHER_DEVICE),
 )  # fmt: skip
-STUDIES = tuple(dict.fromkeys(one.step for one in FIGURES))
+STUDIES = tuple(dict.fromkeys(figure.step for figure in FIGURES))
 NONE = "none"
 
 
@@ -140,8 +140,8 @@ def run_studies(
     cells: list[Cell] = []
     if "clip-l14" not in campaign.encoders:
         return cells
-    for step, encoder in dict.fromkeys((one.step, one.encoder) for one in FIGURES if one.step in names):
-        chosen = [one for one in FIGURES if (one.step, one.encoder) == (step, encoder)]
+    for step, encoder in dict.fromkeys((figure.step, figure.encoder) for figure in FIGURES if figure.step in names):
+        chosen = [figure for figure in FIGURES if (figure.step, figure.encoder) == (step, encoder)]
         cells += _step_cells(campaign, step, encoder, chosen, say)
     return cells
 
@@ -156,13 +156,14 @@ def _step_cells(
         limit=campaign.limit, samples=campaign.samples, device=campaign.device, also=[], cache=None, recipe_set=[],
         aligner=None, judge=[], fleur="", random_weights=False,
     )  # fmt: skip
-    (step,) = (one for one in paper_run.STEPS if one.name == name)
+    (step,) = (step for step in paper_run.STEPS if step.name == name)
     reason, result_file = paper_run.run_step(step, requested), step.folder(requested) / step.output
     if reason:
         say(f"{encoder}, study {name}: not run: {reason}")
     result: Mapping[str, Any] = {"tables": []} if reason else _read(result_file)
     command = join(["msdscore", *step.words(requested)])
-    return [study_cell(one, result, reason and f"not run: {reason}", command, campaign.limit) for one in figures]
+    reason = reason and f"not run: {reason}"
+    return [study_cell(figure, result, reason, command, campaign.limit) for figure in figures]
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -67,4 +67,5 @@ def halved(
 ) -> dict[str, Figure]:
     """Return the statistics of a benchmark by name, computed from scores in half precision."""
     rounded = sign * scores.astype(np.float16).astype(np.float64)
-    return {one.name: one for one in evaluate(benchmark(name), items, rounded, protocol=protocol, how=_ONCE)}
+    figures = evaluate(benchmark(name), items, rounded, protocol=protocol, how=_ONCE)
+    return {figure.name: figure for figure in figures}

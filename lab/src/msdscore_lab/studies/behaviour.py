@@ -5,7 +5,7 @@ one with the same meaning about the same. "About the same" is within a tenth of 
 caption and that of another image.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from random import Random
@@ -146,11 +146,7 @@ def _measure(
     rng: Random,
 ) -> list[list[CheckedGap]]:
     """Score the checks of a batch of images, one list per metric."""
-    images: dict[tuple[int, str], Image.Image] = {}
-    for index in dict.fromkeys([*batch, *((index + 1) % len(entries) for index in batch)]):
-        decoded = _decoded(pipeline, entries[index])
-        if not isinstance(decoded, RowError) and decoded.image is not None:
-            images |= {(index, name): image for name, image in variants(decoded.image).items()}
+    images = _variants_of(pipeline, entries, dict.fromkeys([*batch, *((index + 1) % len(entries) for index in batch)]))
     pending: list[tuple[int, Check]] = []
     for index in batch:
         wrong = (index + 1) % len(entries)
@@ -173,6 +169,18 @@ def _measure(
             for index, check in pending
         ])  # fmt: skip
     return answers
+
+
+def _variants_of(
+    pipeline: Pipeline, entries: Sequence[CaptionedImage], indices: Iterable[int]
+) -> dict[tuple[int, str], Image.Image]:
+    """Return the variants of the readable images, by index and name of the variant."""
+    images: dict[tuple[int, str], Image.Image] = {}
+    for index in indices:
+        decoded = _decoded(pipeline, entries[index])
+        if not isinstance(decoded, RowError) and decoded.image is not None:
+            images |= {(index, name): image for name, image in variants(decoded.image).items()}
+    return images
 
 
 def _decoded(pipeline: Pipeline, entry: CaptionedImage) -> Decoded | RowError:

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from msdscore.errors import InputError
 from msdscore.explain.maps import SURE, MapTerms, centre, region, sharpened
 from msdscore.explain.terms import terms_of
 from msdscore.forms.base import Unit
-from msdscore.intervals import bootstrap_mean
+from msdscore.intervals import Floats, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import stem
 from msdscore_lab.benchmarks.base import image_source
@@ -26,7 +25,6 @@ from msdscore_lab.studies.faithfulness import PROJECTIONS
 from msdscore_lab.studies.table import Column, Row, Table, per_cent
 from msdscore_lab.studies.words import read_synonyms
 
-Floats = npt.NDArray[np.float64]
 Box = tuple[float, float, float, float]  # centre and size, relative to the image
 Boxes = Mapping[str, Sequence[Box]]  # by class
 MapFigures = tuple[str, str, str, float, float]  # image, level, map, pointing game, share of the mass

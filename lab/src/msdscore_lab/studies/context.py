@@ -22,12 +22,11 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.base import Image, Item, Pair, image_key, source_or_empty
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore_lab.benchmarks.registry import benchmark as find_benchmark
-from msdscore_lab.benchmarks.registry import benchmarks, load
+from msdscore_lab.benchmarks.registry import benchmarks, data_folder, load
 from msdscore_lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
-from msdscore_lab.benchmarks.run.runner import keep_answers
+from msdscore_lab.benchmarks.run.runner import Progress, keep_answers
 
 PAPER = "short"  # preset of the paper's settings for one-sentence captions
-Progress = Callable[[int, int], None]
 T = TypeVar("T")
 _MEMORY = 4 << 30  # bytes of vectors cached in memory between variants of a study
 _SUFFIX = ".steps.parquet"
@@ -103,9 +102,8 @@ class Study:
         return form
 
     def folder(self, benchmark: str) -> Path:
-        """Return the folder of a benchmark: `root/NAME` if it exists, else `root`."""
-        subfolder = self.root / benchmark
-        return subfolder if subfolder.is_dir() else self.root
+        """Return the folder of a benchmark's files."""
+        return data_folder(self.root, benchmark)
 
     def items(self, benchmark: str) -> tuple[Item, ...]:
         """Read the items of a benchmark, from released files or rows."""

@@ -8,7 +8,7 @@ ones, by the penalty map with the opposite sign. With a faithful map the effect 
 Deletion and insertion curves show d while regions are removed or added in the order of a map.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -24,15 +24,14 @@ from msdscore.explain.maps import PROJECTIONS as SHOWN
 from msdscore.explain.maps import MapTerms, Regions, both_ways, carried
 from msdscore.explain.terms import image_of, terms_of
 from msdscore.forms.base import Measurement
-from msdscore.intervals import bootstrap_mean
+from msdscore.intervals import Floats, Ints, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.base import Pair, clusters, image_key, image_source
 from msdscore_lab.studies.context import PAPER, Study, pair_batches
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
-Floats = npt.NDArray[np.float64]
-Patches = npt.NDArray[np.int64]  # indices of patches
+Patches = Ints  # indices of patches
 BENCHMARK = "sugarcrepe"
 PROJECTION = "influence"  # the map of the curves
 TESTED = (PROJECTION, "carried")  # the second is the paper's
@@ -40,6 +39,7 @@ KINDS = ("correct", "incorrect")
 REGIONS = ("top", "random", "bottom")
 SHARE = 0.1  # share of masked regions
 ORDERS, CURVE_KINDS = ("map", "random", "reverse"), ("deletion", "insertion")
+CurveKey = tuple[str, str, str]  # kind of caption, kind of curve, order
 CURVES = tuple((kind, curve_kind, order) for order, curve_kind, kind in product(ORDERS, CURVE_KINDS, KINDS))
 # Shares of deleted patches, below 1: the density of an image without patches is undefined.
 DELETED = tuple(round(0.1 * step, 1) for step in range(10))
@@ -158,6 +158,10 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
         key: np.array([row for answer in answers for row in answer[position]]) for position, key in enumerate(CURVES)
     }
     names = clusters([pair for batch in batches for pair in batch])
+    return [_area_table(curves, names, len(pairs)), _curve_table(curves)]
+
+
+def _area_table(curves: Mapping[CurveKey, Floats], names: npt.NDArray[np.str_], pairs: int) -> Table:
     # The mean height of each curve, by the trapezoidal rule.
     areas = {key: np.trapezoid(values, dx=1 / (len(DELETED) - 1), axis=1) for key, values in curves.items()}
     rows: list[Row] = []
@@ -169,11 +173,14 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
             "gain": bootstrap_mean(by_order["map"] - by_order["random"], clusters=names),
             "should be": "above 0" if (kind == "correct") == (curve_kind == "deletion") else "below 0",
         })  # fmt: skip
-    title = f"Areas under deletion and insertion curves of d (patches dropped), {len(pairs)} pairs, nats"
-    headings = ("map", "random", "reverse", "map − random")
+    headings = {**{order: order for order in ORDERS}, "gain": "map − random"}
     columns = [Column("kind", "caption"), Column("curve"),
-               *(Column(name, head, ".4f") for name, head in zip((*ORDERS, "gain"), headings, strict=True)),
-               Column("should be")]  # fmt: skip
+               *(Column(name, head, ".4f") for name, head in headings.items()), Column("should be")]  # fmt: skip
+    title = f"Areas under deletion and insertion curves of d (patches dropped), {pairs} pairs, nats"
+    return Table(name="areas", title=title, columns=columns, rows=rows, facts={"pairs": pairs}, notes=[_INTERVALS])
+
+
+def _curve_table(curves: Mapping[CurveKey, Floats]) -> Table:
     shares = {"deletion": DELETED, "insertion": tuple(round(1 - share, 1) for share in DELETED[::-1])}
     points = [
         {"kind": f"{kind} captions", "curve": curve_kind, "order": order, "share": position, "d": value}
@@ -183,10 +190,7 @@ def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> lis
     plot = Plot(
         x="share", y=["d"], series="order", panel=["kind", "curve"], x_label="share of patches", y_label="d, nats"
     )
-    table = Table(
-        name="areas", title=title, columns=columns, rows=rows, facts={"pairs": len(pairs)}, notes=[_INTERVALS]
-    )
-    return [table, Table(name="curves", rows=points, plots=[plot])]
+    return Table(name="curves", rows=points, plots=[plot])
 
 
 def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> MeasuredPairs:
@@ -282,7 +286,7 @@ def _curve_values(pipeline: Pipeline, pairs: Sequence[Pair], rng: np.random.Gene
     ranked = [measured.ranking(caption) for caption in range(len(measured.regions))]
     shuffled = [rng.permutation(len(order)) for order in ranked]
     orders = {"map": ranked, "random": shuffled, "reverse": [order[::-1] for order in ranked]}
-    curves: dict[Any, Floats] = {}
+    curves: dict[CurveKey, Floats] = {}
     for name, order in orders.items():
         # Inserting the first patches of an order is deleting the others, which come first in the reversed order.
         backwards = [patches[::-1] for patches in order]

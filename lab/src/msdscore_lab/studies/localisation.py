@@ -19,7 +19,7 @@ from msdscore.errors import InputError, RowError
 from msdscore.explain.explanation import explain
 from msdscore.explain.terms import rank_key
 from msdscore.forms.base import Unit
-from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.intervals import Floats, Interval, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import Word, segment, stem
 from msdscore_lab.bank.calibrate import stems_of
@@ -34,7 +34,6 @@ BENCHMARK = "sugarcrepe"
 SUBSETS = ("replace_obj", "replace_att")
 DEPTHS = (1, 3)
 RANKINGS = ("terms", "occlusion", "wrong_image")
-Floats = npt.NDArray[np.float64]
 Ranks = Sequence[Sequence[int]]  # indices of content words, least supported first, by each of `RANKINGS`
 THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 UNJUDGED = 1.0  # p-value of a caption without a judged word, which is never in doubt

@@ -12,23 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from msdscore.core.evidence import PRIOR
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.forms.evidence import WordMeasurement
-from msdscore.intervals import Interval
+from msdscore.intervals import Floats, Interval, Ints
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import joined
 from msdscore_lab.bank.calibrate import CONFIRMED, similar_texts, stems_of
 from msdscore_lab.benchmarks.base import Image, image_source
+from msdscore_lab.benchmarks.protocols.counting import Flags
 from msdscore_lab.stats.ranks import auc, prepare
 from msdscore_lab.stats.resample import bootstrap, bootstrap_share
 from msdscore_lab.studies.context import Study, every_nth, measure_readable, require_bank, require_some
 from msdscore_lab.studies.table import Column, Plot, Row, Table, cell, per_cent
 
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 ShownImage = tuple[int, Image, tuple[Sequence[str], ...]]  # index, image, captions by `KINDS`
 Matched = tuple[int, int, int, float]  # image, kind of caption, number of joined captions, match
 JudgedWord = tuple[int, int, int, float, float]  # image, kind of word, captions that have it, p-value, probability
@@ -44,7 +42,7 @@ class Predictions:
 
     values: Floats
     truth: Flags
-    clusters: npt.NDArray[np.int64]
+    clusters: Ints
     prior: float = 0.5
 
     @property
@@ -166,7 +164,7 @@ def reliability(rows: Sequence[Matched], signature: str) -> list[Table]:
     ]
 
 
-def _length_table(predictions: Predictions, size: npt.NDArray[np.int64], signature: str) -> Table:
+def _length_table(predictions: Predictions, size: Ints, signature: str) -> Table:
     rows: list[Row] = []
     for count in np.unique(size).tolist():
         part = predictions.take(size == count)
@@ -267,5 +265,5 @@ def calibration_error(predictions: Predictions) -> Interval:
     return bootstrap(error, len(gaps), clusters=predictions.clusters)
 
 
-def _bin_indices(values: Floats) -> npt.NDArray[np.int64]:
+def _bin_indices(values: Floats) -> Ints:
     return np.minimum((values * BINS).astype(np.int64), BINS - 1)

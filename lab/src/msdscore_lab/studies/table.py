@@ -10,11 +10,10 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from msdscore.errors import require
 from msdscore.explain.save import rendered
-from msdscore.intervals import Interval
+from msdscore.intervals import Floats, Interval
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown, p_value
 from msdscore_lab.benchmarks.results.result import metric_title, plain
 
@@ -199,25 +198,20 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
     if plot.diagonal:
         axis.plot((0, 1), (0, 1), color="#888888", linewidth=0.8, linestyle=":")
     names = list(dict.fromkeys(x for _, xs, _, _ in lines for x in xs if isinstance(x, str)))
-    for index, (line, colour, marker) in enumerate(zip(lines, cycle(_COLOURS), cycle(_MARKERS), strict=False)):
+    styles = zip(cycle(_COLOURS), cycle(_MARKERS), strict=False)
+    for index, (line, (colour, marker)) in enumerate(zip(lines, styles, strict=False)):
         label, xs, values, scale = line
-        y = scale * np.array([value.value if isinstance(value, Interval) else float(value or 0) for value in values])
-        style = {"color": colour, "label": label}
         if plot.points:
-            axis.plot(xs, y, ".", markersize=2.5, alpha=0.5, **style)
+            axis.plot(xs, _heights(values, scale), ".", markersize=2.5, alpha=0.5, color=colour, label=label)
         elif names:
             shift = _SPREAD * (index / (len(lines) - 1) - 0.5) if len(lines) > 1 else 0.0
             positions = [names.index(str(x)) + shift for x in xs]
             axis.errorbar(
-                positions, y, yerr=_error_bars(values, scale), fmt=marker, markersize=4, capsize=2, linewidth=1, **style
-            )
+                positions, _heights(values, scale), yerr=_error_bars(values, scale), fmt=marker, markersize=4,
+                capsize=2, linewidth=1, color=colour, label=label,
+            )  # fmt: skip
         else:
-            axis.plot(xs, y, marker=marker, markersize=3.5, linewidth=1.2, **style)
-            error_bars = _error_bars(values, scale)
-            if error_bars is not None and len(lines) <= _MAX_SHADED:
-                axis.fill_between(xs, y - error_bars[0], y + error_bars[1], color=colour, alpha=0.15, linewidth=0)
-            elif error_bars is not None:  # shaded bands would cover each other
-                axis.errorbar(xs, y, yerr=error_bars, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
+            _draw_line(axis, line, colour, marker, shaded=len(lines) <= _MAX_SHADED)
     if names:
         axis.set_xticks(range(len(names)), names, rotation=20 if len(names) > 4 else 0, fontsize=7)
     if plot.logarithmic:
@@ -227,7 +221,22 @@ def _draw(axis: Any, plot: Plot, title: str, lines: Sequence[Line]) -> None:
         axis.legend(fontsize=7, frameon=False, loc="best")
 
 
-def _error_bars(values: Sequence[Value], scale: float) -> npt.NDArray[np.float64] | None:
+def _draw_line(axis: Any, line: Line, colour: str, marker: str, *, shaded: bool) -> None:
+    """Draw a curve with its intervals: a shaded band, or error bars if bands would cover each other."""
+    label, xs, values, scale = line
+    y, error_bars = _heights(values, scale), _error_bars(values, scale)
+    axis.plot(xs, y, marker=marker, markersize=3.5, linewidth=1.2, color=colour, label=label)
+    if error_bars is not None and shaded:
+        axis.fill_between(xs, y - error_bars[0], y + error_bars[1], color=colour, alpha=0.15, linewidth=0)
+    elif error_bars is not None:
+        axis.errorbar(xs, y, yerr=error_bars, fmt="none", ecolor=colour, elinewidth=0.7, alpha=0.6)
+
+
+def _heights(values: Sequence[Value], scale: float) -> Floats:
+    return scale * np.array([value.value if isinstance(value, Interval) else float(value or 0) for value in values])
+
+
+def _error_bars(values: Sequence[Value], scale: float) -> Floats | None:
     """Return the error bars of values, below and above; None if a value has no interval."""
     distances = [(value.value - value.low, value.high - value.value) for value in values if isinstance(value, Interval)]
     return scale * np.array(distances).T.clip(min=0.0) if len(distances) == len(values) else None

@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import captioned_images
+from msdscore_lab.benchmarks.run.runner import Progress
 from msdscore_lab.studies.context import Study, every_nth
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
@@ -71,7 +73,7 @@ def timing(study: Study) -> list[Table]:
     )]  # fmt: skip
 
 
-def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[int, int], None]) -> list[Row]:
+def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Progress) -> list[Row]:
     """Time every pair separately, then the pairs of each bucket in one batch; the first pair is also the warm-up."""
     buckets: dict[str, list[Timed]] = {name: [] for name in BUCKETS}
     for index, pair in enumerate([pairs[0], *pairs]):
@@ -88,14 +90,14 @@ def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Callable[[i
 def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
     """Return the number of tokens of the caption, and the milliseconds of every stage."""
     source, caption = pair
-    device = pipeline.encoder.device
-    decode, decoded = _milliseconds(lambda: pipeline.decode([source]), device)
-    image, images = _milliseconds(lambda: pipeline.embed_images(decoded).require(), device)
-    text, texts = _milliseconds(lambda: pipeline.embed_texts([caption]).require(), device)
-    scoring, row = _milliseconds(lambda: numbers(pipeline.measure(images, texts, [0], [0]), pipeline.form)[0], device)
-    cosine, _ = _milliseconds(lambda: total(images.vectors.pooled * texts.vectors.pooled).item(), device)
+    timed = partial(_milliseconds, device=pipeline.encoder.device)
+    decode, decoded = timed(lambda: pipeline.decode([source]))
+    image, images = timed(lambda: pipeline.embed_images(decoded).require())
+    text, texts = timed(lambda: pipeline.embed_texts([caption]).require())
+    scoring, row = timed(lambda: numbers(pipeline.measure(images, texts, [0], [0]), pipeline.form)[0])
+    cosine, _ = timed(lambda: total(images.vectors.pooled * texts.vectors.pooled).item())
     one = np.array([row.similarity]), np.array([row.msd]), np.zeros(1, dtype=np.int64)
-    softened, _ = _milliseconds(lambda: soften(*one, temperature=pipeline.form.temperature), device)
+    softened, _ = timed(lambda: soften(*one, temperature=pipeline.form.temperature))
     return row.values["length"], (decode, image, text, scoring, cosine, softened)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msdscore.errors import InputError, unknown_name
 from msdscore.explain.terms import rank_key
 from msdscore.forms.base import Unit
-from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.intervals import Floats, Interval, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import segment, stem
 from msdscore_lab.benchmarks.base import Rated, clusters
@@ -25,7 +25,6 @@ from msdscore_lab.studies.localisation import changed
 from msdscore_lab.studies.match import word_reliability
 from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
 
-Floats = npt.NDArray[np.float64]
 Span = tuple[int, int]
 Mention = tuple[Span, bool]  # span in the caption, and whether it is hallucinated
 Synonyms = Mapping[str, tuple[str, ...]]  # all names of each object class
@@ -53,26 +52,25 @@ def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> 
     if marks not in MARKS:
         raise unknown_name("kind of marks", marks, [*MARKS, "captions", "changed"])
     # DocENT is also a benchmark: its folder and its number of components are those of `bench`.
-    root = study.folder(marks) if marks == "docent" else study.root
-    captions = every_nth(MARKS[marks](root), study.limit)
+    is_benchmark = marks == "docent"
+    captions = every_nth(MARKS[marks](study.folder(marks) if is_benchmark else study.root), study.limit)
     names = read_synonyms(synonyms) if synonyms else {}
-    marked = [(caption, caption_mentions) for caption in captions if (caption_mentions := mentions_of(caption, names))]
-    items = [Rated(caption.id, caption.image, caption.caption, (0.0,)) for caption, _ in marked]
-    mentions = [caption_mentions for _, caption_mentions in marked]
-    if not any(hallucinated for caption_mentions in mentions for _, hallucinated in caption_mentions):
+    marked = [(caption, spans) for caption in captions if (spans := mentions_of(caption, names))]
+    mentions = [spans for _, spans in marked]
+    if not any(hallucinated for spans in mentions for _, hallucinated in spans):
         raise InputError("expected captions with marked words, got none")
+    items = [Rated(caption.id, caption.image, caption.caption, (0.0,)) for caption, _ in marked]
     pipeline = study.pipeline()
-    if marks == "docent":
-        pipeline = pipeline_for(marks, pipeline, study.spec)
+    pipeline = pipeline_for(marks, pipeline, study.spec) if is_benchmark else pipeline
     batches = list(item_batches(items, seed=study.seed, control=True, size=_IMAGES))
     answers = study.run(
         "words", batches, lambda _, batch: _measure(pipeline, items, batch, mentions), pipeline,
         marks=marks, synonyms=names or None,
     )  # fmt: skip
-    gaps = {(item, wrong): np.array(values) for answer in answers for item, wrong, values in answer}
-    measured = [item for item in range(len(items)) if (item, False) in gaps and (item, True) in gaps]
+    doubts = {(item, wrong): np.array(values) for answer in answers for item, wrong, values in answer}
+    measured = [item for item in range(len(items)) if (item, False) in doubts and (item, True) in doubts]
     labels = [np.array([float(hallucinated) for _, hallucinated in mentions[item]]) for item in measured]
-    scores = {wrong: [gaps[item, wrong] for item in measured] for wrong in (False, True)}
+    scores = {wrong: [doubts[item, wrong] for item in measured] for wrong in (False, True)}
     rows = _rows(labels, scores, clusters([items[item] for item in measured]))
     return [_table(rows, len(measured), len(captions) - len(measured), pipeline.signature)]
 
@@ -99,13 +97,17 @@ def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ..
     if caption.spans is not None:
         content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
         return tuple((span, any(span[0] < end and start < span[1] for start, end in caption.spans)) for span in content)
+    return _named_objects(caption, synonyms)
+
+
+def _named_objects(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ...]:
+    """Return the names of objects in a caption, in order; of overlapping ones the longest: "hot dog" is not a dog."""
     mentions = [
         (span, hallucinated)
         for names, hallucinated in ((caption.present, False), (caption.absent, True))
         for name in names
         for span in _spans(caption.caption, (name, *synonyms.get(name, ())))
     ]
-    # Use the longest of overlapping spans: "hot dog" is not a dog.
     longest: list[Mention] = []
     for span, hallucinated in sorted(mentions, key=lambda mention: mention[0][0] - mention[0][1]):
         if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in longest):

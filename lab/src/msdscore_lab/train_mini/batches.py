@@ -13,10 +13,10 @@ from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Features
 from msdscore.errors import ConfigError
-from msdscore_lab.align.features import TrainingBatch
+from msdscore_lab.align.features import OnProgress, TrainingBatch
 from msdscore_lab.align.repeatable import draw
 from msdscore_lab.pairs import Pairs
-from msdscore_lab.train_mini.images import OnProgress, ResidentImages, decoded_images
+from msdscore_lab.train_mini.images import ResidentImages, decoded_images
 from msdscore_lab.train_mini.prepare import prepare_texts, train_pairs
 from msdscore_lab.train_mini.recipe import MiniRecipe
 from msdscore_lab.train_mini.sampling import Pools, grouped_order, nearest, step_texts
@@ -183,8 +183,8 @@ def open_resident(
 def read_rows(tower: MiniLMTexts, rows: TokenRows) -> tuple[Features, Int[Tensor, "texts content"]]:
     """Return features of texts, and the word id of every token on their local path."""
     short = rows.trimmed()
-    content = short.content_positions()
-    return tower.read(short.ids, short.mask, content.positions, content.mask), content.words
+    positions, mask, words = short.content_positions()
+    return tower.read(short.ids, short.mask, positions, mask), words
 
 
 def sentence_vectors(texts: Features) -> Float[Tensor, "captions dim"]:

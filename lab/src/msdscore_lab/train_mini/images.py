@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,10 @@ from msdscore.core.arrays import Bool, Float, Int, UInt8
 from msdscore.errors import ImageError
 from msdscore.io.atomic import replacing
 from msdscore.io.images import open_image
+from msdscore_lab.align.features import OnProgress
 from msdscore_lab.pairs import Pairs, image_content
 from msdscore_lab.train_mini.recipe import MiniSample
 
-OnProgress = Callable[[int, int], None]
 Pixels = Float[Tensor, "batch 3 height width"]
 _CHUNK = 256  # images decoded between two reports of progress
 _SHARE = 0.9  # largest share of the free disk space for decoded images
@@ -130,7 +129,7 @@ class ResidentImages:
 def _lit(
     pixels: Float[Tensor, "batch 3 size size"], contrast: Float[Tensor, " batch"], brightness: Float[Tensor, " batch"]
 ) -> Float[Tensor, "batch 3 size size"]:
-    """Scale distances from the mean by 1 + `explain_many` and the mean itself by 1 + `brightness`."""
+    """Scale distances from the mean by 1 + `contrast` and the mean itself by 1 + `brightness`."""
     mean = pixels.mean(dim=(1, 2, 3), keepdim=True)
     gain, light = (1 + contrast).view(-1, 1, 1, 1), (1 + brightness).view(-1, 1, 1, 1)
     return ((pixels - mean) * gain + mean * light).clamp(0, 255).contiguous(memory_format=torch.channels_last)

@@ -78,7 +78,11 @@ def evidence_loss(
     r"""Balanced logistic loss of :math:`\ell = a e - z - z_w` on present (1) and absent (0) words; −1 is ignored."""
     logits = odds.slope * evidence - odds.zero - odds.word_zeros[words].unsqueeze(1)
     shares = weights * ((counts[words] + _PRIOR) ** -_RARE).unsqueeze(1)
-    present, absent = shares * (labels == 1), shares * (labels == 0)
+    return _balanced_logistic(logits, shares * (labels == 1), shares * (labels == 0))
+
+
+def _balanced_logistic(logits: Tensor, present: Tensor, absent: Tensor) -> Scalar:
+    """Logistic loss in which present and absent words, with these weights, count equally."""
     lost = (softplus(-logits) * present).sum() / present.sum().clamp_min(1e-6)
     return (lost + (softplus(logits) * absent).sum() / absent.sum().clamp_min(1e-6)) / 2
 
@@ -93,9 +97,7 @@ def objects_loss(
     logits = odds.slope * evidence - odds.zero - odds.word_zeros.unsqueeze(1)
     present = (shown & known).to(logits.dtype)
     present = present * (present.sum(dim=1, keepdim=True) + 1) ** -0.5
-    absent = (~shown & known) * logits.detach().sigmoid()
-    lost = (softplus(-logits) * present).sum() / present.sum().clamp_min(1e-6)
-    return (lost + (softplus(logits) * absent).sum() / absent.sum().clamp_min(1e-6)) / 2
+    return _balanced_logistic(logits, present, (~shown & known) * logits.detach().sigmoid())
 
 
 def omission_loss(images: Embeddings, texts: Embeddings, scale: Scalar, *, kappa: float, group: int) -> Scalar:

@@ -92,7 +92,9 @@ def build_lexicon(pairs: Sequence[TrainingPair], *, classes: Sequence[Sequence[s
 
     Without `classes`, the names of annotated objects are the classes.
     """
-    named = [tuple(names) for names in classes] or [(name,) for name in _annotated(pairs)]
+    named = [tuple(names) for names in classes] or [
+        (name,) for name in sorted({name for pair in pairs for name in pair.objects or ()})
+    ]
     counts = Counter(word for pair in pairs for word in own_stems(pair))
     other_stems = {stem(word) for names in named for name in names for word in words_of(name)}
     other_stems |= {stem(word) for pair in pairs for text in pair.machine for word in words_of(text)}
@@ -122,10 +124,6 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], ...]:
         raise InputError(f"{path}: no such file of classes; expected lines such as 'bicycle, bike'")
     lines = [[name.strip().lower() for name in line.split(",")] for line in path.read_text("utf-8").splitlines()]
     return tuple(tuple(name for name in line if name) for line in lines if any(line))
-
-
-def _annotated(pairs: Sequence[TrainingPair]) -> list[str]:
-    return sorted({name for pair in pairs for name in pair.objects or ()})
 
 
 def _nouns(pairs: Sequence[TrainingPair], classes: Iterable[str]) -> frozenset[str]:

@@ -52,25 +52,21 @@ class TokenRows:
     words: Int[Tensor, "texts positions"]
     mask: Bool[Tensor, "texts positions"]
 
-    @property
-    def content(self) -> Bool[Tensor, "texts positions"]:
-        """True for tokens of content words."""
-        return self.words != NO_WORD
-
     def trimmed(self) -> "TokenRows":
         """Return the rows without columns that are padding in all of them."""
         width = int(self.mask.sum(dim=1).max()) if len(self.mask) else 2
         return TokenRows(self.ids[:, :width], self.words[:, :width], self.mask[:, :width])
 
-    def content_positions(self) -> "ContentPositions":
-        """Return the positions of the tokens of content words, in order."""
-        content = self.content
+    def content_positions(
+        self,
+    ) -> tuple[Int[Tensor, "texts content"], Bool[Tensor, "texts content"], Int[Tensor, "texts content"]]:
+        """Return the positions of the tokens of content words, in order, their mask, and the ids of their words."""
+        content = self.words != NO_WORD
         counts = content.sum(dim=1, keepdim=True)
         width = int(counts.max()) if len(counts) else 0
         positions = content.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
         real = torch.arange(width, device=positions.device) < counts
-        words = torch.where(real, self.words.gather(1, positions).long(), NO_WORD)
-        return ContentPositions(positions, real, words)
+        return positions, real, torch.where(real, self.words.gather(1, positions).long(), NO_WORD)
 
     def where(self, chosen: Bool[Tensor, " texts"], other: "TokenRows") -> "TokenRows":
         """Return the chosen rows from `other`, the rest from these rows; both must have the same width."""
@@ -82,22 +78,13 @@ class TokenRows:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ContentPositions:
-    """Positions of content tokens, their mask, and the ids of their words."""
-
-    positions: Int[Tensor, "texts content"]
-    mask: Bool[Tensor, "texts content"]
-    words: Int[Tensor, "texts content"]
-
-
 class TextPool:
     """Texts of one kind on a device, by owner."""
 
     def __init__(self, flat: FlatTexts, tower: MiniLMTexts) -> None:
         device = tower.device
         # One token and one text without owner, so that index -1 is valid even in an empty pool.
-        self._ids, self.words, self.sizes = (
+        self.ids, self.words, self.sizes = (
             torch.from_numpy(np.append(values, filler)).to(device)
             for values, filler in ((flat.ids, 0), (flat.words, NO_WORD), (flat.sizes.astype(np.int64), 0))
         )
@@ -109,11 +96,6 @@ class TextPool:
         return len(self.sizes) - 1
 
     @property
-    def ids(self) -> Int[Tensor, " tokens"]:
-        """All tokens, text by text."""
-        return self._ids
-
-    @property
     def owners(self) -> Int[Tensor, " texts"]:
         """The owner of every text."""
         return torch.arange(len(self.counts), device=self.counts.device).repeat_interleave(self.counts)
@@ -123,9 +105,9 @@ class TextPool:
         size = torch.where(index >= 0, self.sizes[index], 0).clamp(max=width)
         column = torch.arange(width, device=index.device)
         real = column < size.unsqueeze(1)
-        source = (self._starts[index].unsqueeze(1) + column).clamp(max=len(self._ids) - 1)
+        source = (self._starts[index].unsqueeze(1) + column).clamp(max=len(self.ids) - 1)
         ids = torch.full((len(index), width + 2), PAD, dtype=torch.long, device=index.device)
-        ids[:, 1:-1] = torch.where(real, self._ids[source].long(), PAD)
+        ids[:, 1:-1] = torch.where(real, self.ids[source].long(), PAD)
         ids[:, 0] = CLS
         ids.scatter_(1, (size + 1).unsqueeze(1), SEP)
         words = torch.full((len(index), width + 2), NO_WORD, dtype=torch.int32, device=index.device)

@@ -41,9 +41,8 @@ def result_grids(results: Sequence[Result]) -> list[Grid]:
     groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for result in results:
         options = tuple(sorted((name, str(value)) for name, value in result.options.items()))
-        groups[result.title, result.protocol, result.items, result.counted, result.limit, result.seed, options].append(
-            result
-        )
+        same = (result.title, result.protocol, result.items, result.counted, result.limit, result.seed, options)
+        groups[same].append(result)
     return [_result_grid(group) for group in groups.values()]
 
 
@@ -75,10 +74,8 @@ def markdown(grid: Grid) -> str:
     """Return a grid as a Markdown table followed by its notes."""
     lines = [_line(grid.columns), _line([":---", *["---:"] * (len(grid.columns) - 1)])]
     lines += [
-        _line(
-            [f"**{cell}**" if (row_index, column_index) in grid.best else cell for column_index, cell in enumerate(row)]
-        )
-        for row_index, row in enumerate(grid.rows)
+        _line(f"**{cell}**" if (index, column) in grid.best else cell for column, cell in enumerate(row))
+        for index, row in enumerate(grid.rows)
     ]
     notes = [f"- {note}" for note in grid.notes]
     return "\n".join([f"**{grid.title}**", "", *lines, "", *notes]).rstrip() + "\n"
@@ -120,52 +117,53 @@ def screen_grids(results: Sequence[Result]) -> list[Grid]:
         best = frozenset((row, selected.index(column)) for row, column in grid.best if column in selected)
         rows = tuple((row[0].removeprefix("length alone "), *(row[at] for at in selected[1:])) for row in grid.rows)
         columns = tuple(grid.columns[column] for column in selected)
-        figures = _figures_grid([result for result in results if _is_of(result, grid)]) if head > first else None
-        notes = () if figures else grid.notes
-        grids.append(replace(grid, columns=columns, rows=rows, best=best, notes=notes))
-        grids += [replace(figures, notes=(*figures.notes, *grid.notes))] if figures else []
+        grids.append(replace(grid, columns=columns, rows=rows, best=best))
+        if head > first:  # several figures: the notes are below the second grid
+            figures = _figures_grid([result for result in results if _grid_title(result) == grid.title])
+            grids[-1] = replace(grids[-1], notes=())
+            grids.append(replace(figures, notes=(*figures.notes, *grid.notes)))
     return grids
-
-
-def _is_of(result: Result, grid: Grid) -> bool:
-    return _grid_title(result) == grid.title
 
 
 def _figures_grid(results: Sequence[Result]) -> Grid:
     """Return one row per figure, with its number of items, and one column per metric."""
     metrics = [metric for result in results for metric in result.metrics if metric.figures]
-    names = list(dict.fromkeys(figure.name for metric in metrics for figure in metric.figures))
-    rows, best, few = [], set(), []
-    for name in names:
+    rows, best, few = list[tuple[str, ...]](), set(), []
+    for row, name in enumerate(_figure_names(metrics)):
         figures = [metric.figure(name) for metric in metrics]
-        n = max((figure.n for figure in figures if figure is not None), default=0)
+        known = {column: figure for column, figure in enumerate(figures, start=2) if figure is not None}
+        n = max(figure.n for figure in known.values())
         few += [f"{name} ({n})"] if n < FEW_ITEMS else []
         rows.append((name, str(n), *map(number, figures)))
-        values = [figure.value if figure is not None else float("nan") for figure in figures]
-        highest = max((value for value in values if value == value), default=None)
-        best |= {(len(rows) - 1, column + 2) for column, value in enumerate(values) if value == highest}
+        best |= {(row, column) for column in _highest({at: figure.value for at, figure in known.items()})}
     notes = (f"fewer than {FEW_ITEMS} items: {', '.join(few)}",) if few else ()
     return Grid("", ("figure", "n", *(metric.title for metric in metrics)), tuple(rows), notes, frozenset(best))
 
 
+def _figure_names(metrics: Sequence[MetricResult]) -> list[str]:
+    return list(dict.fromkeys(figure.name for metric in metrics for figure in metric.figures))
+
+
 def _result_grid(results: Sequence[Result]) -> Grid:
-    first, several_encoders, settings = results[0], len({result.encoder for result in results}) > 1, _settings(results)
-    names = list(dict.fromkeys(f.name for r in results for m in r.metrics for f in m.figures)) or ["figure"]
-    labels = [*(["encoder"] if several_encoders else []), *(["settings"] if settings else [])]
-    columns = ("metric", *labels, names[0], "95 % interval", "wrong image", "matched length", *names[1:])
-    rows = []
-    for result in results:
-        for metric in result.metrics:
-            label_cells = [metric.encoder or NONE] if several_encoders else []
-            label_cells += [settings.get(metric.signature, NONE)] if settings else []
-            rows.append((metric.title, *label_cells, *_cells(metric, names)))
+    first, metrics = results[0], [metric for result in results for metric in result.metrics]
+    names, settings = _figure_names(metrics) or ["figure"], _settings(results)
+    # Columns that identify a metric besides its title, by signature.
+    labels: dict[str, dict[str, str]] = {}
+    if len({result.encoder for result in results}) > 1:
+        labels["encoder"] = {metric.signature: metric.encoder or NONE for metric in metrics}
+    if settings:
+        labels["settings"] = settings
+    rows = [
+        (metric.title, *(label.get(metric.signature, NONE) for label in labels.values()), *_cells(metric, names))
+        for metric in metrics
+    ]
     if first.length is not None:
         rows.append((first.length.label, *[NONE] * len(labels), *_cells(first.length, names)))
-    metrics = [metric for result in results for metric in result.metrics]
-    return Grid(
-        _grid_title(first), (*columns, "ties", "missing"), tuple(rows), tuple(_notes(results)),
-        _best_cells(metrics, names, len(labels)),
+    columns = (
+        "metric", *labels, names[0], "95 % interval", "wrong image", "matched length", *names[1:], "ties", "missing",
     )  # fmt: skip
+    best = _best_cells(metrics, names, len(labels))
+    return Grid(_grid_title(first), columns, tuple(rows), tuple(_notes(results)), best)
 
 
 def _grid_title(result: Result) -> str:
@@ -177,10 +175,15 @@ def _best_cells(metrics: Sequence[MetricResult], names: Sequence[str], labels: i
     best = set()
     for index, name in enumerate(names):
         values = {row: figure.value for row, metric in enumerate(metrics) if (figure := metric.figure(name))}
-        highest = max((value for value in values.values() if value == value), default=None)
         column = 1 + labels + (0 if index == 0 else index + 3)  # after interval, wrong image and matched length
-        best |= {(row, column) for row, value in values.items() if value == highest and len(values) > 1}
+        best |= {(row, column) for row in _highest(values) if len(values) > 1}
     return frozenset(best)
+
+
+def _highest(values: Mapping[int, float]) -> list[int]:
+    """Return the keys of the highest value; none if all values are NaN."""
+    highest = max((value for value in values.values() if value == value), default=None)
+    return [key for key, value in values.items() if value == highest]
 
 
 def counted(result: Result) -> str:
@@ -222,10 +225,8 @@ def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
     # The control may have more ties: clipped scores can all be equal with the wrong image.
     tied = f" ({wrong.ties} ties)" if headline and wrong and wrong.ties != headline.ties else ""
     interval = NONE  # with too few images
-    if headline and headline.interval is not None and headline.interval.low == headline.interval.low:
-        interval = (
-            f"[{_format(headline.interval.low, headline.scale)}, {_format(headline.interval.high, headline.scale)}]"
-        )
+    if headline and (ends := headline.interval) is not None and ends.low == ends.low:
+        interval = f"[{_format(ends.low, headline.scale)}, {_format(ends.high, headline.scale)}]"
     rest = [number(metric.figure(name)) for name in names[1:]]
     counts = [str(headline.ties) if headline else NONE, str(metric.missing)]
     return [number(headline), interval, number(wrong) + tied, number(metric.matched), *rest, *counts]
@@ -348,8 +349,7 @@ def _best_headlines(cells: Cells, columns: Sequence[Column]) -> frozenset[tuple[
     best = set()
     for column_index, column in enumerate(columns, start=1):
         values = {row: row_cells[column].value for row, row_cells in enumerate(cells.values()) if column in row_cells}
-        highest = max((value for value in values.values() if value == value), default=None)
-        best |= {(row, column_index) for row, value in values.items() if value == highest}
+        best |= {(row, column_index) for row in _highest(values)}
     return frozenset(best)
 
 

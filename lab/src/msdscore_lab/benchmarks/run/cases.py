@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from msdscore_lab.benchmarks.base import (
     image_source,
     wrong_image_by_key,
 )
-from msdscore_lab.metrics.base import Cases, Compare, Need, Published, Vectors
+from msdscore_lab.metrics.base import Cases, Compare, Need, PublishedVectors, Vectors
 
 BATCH_IMAGES = 64  # decoded together; also the resume granularity
 
@@ -106,40 +106,45 @@ def text_cases(items: Sequence[Item]) -> Callable[..., Cases]:
 
     A wrong image has the references of its first item.
     """
-    names, references = image_names(item.image for item in items), dict[str, tuple[str, ...]]()
+    references: dict[str, tuple[str, ...]] = {}
     for item in items:
         references.setdefault(image_key(item.image), item.references)
+    return partial(_cases, items, image_names(item.image for item in items), references)
 
-    def cases(batch: ItemBatch, *, whole: bool) -> Cases:
-        batch_items = [items[index] for index in batch.items]
-        texts = tuple(dict.fromkeys(text for item in batch_items for text in item.captions))
-        text_index = {text: index for index, text in enumerate(texts)}
-        captions = np.array([[text_index[text] for text in item.captions] for item in batch_items], dtype=np.int64)
-        repeats = 2 if batch.wrong else 1
-        owner = np.array([*batch.owner, *batch.wrong], dtype=np.int64)
-        control = np.repeat([False, True], [len(batch_items), len(batch.wrong)])
-        keys = [image_key(image) for image in batch.images]
-        group = dict[str | int, int]()
-        group_keys = [getattr(item, "group", "") or index for index, item in enumerate(batch_items)]
-        sets = np.array([group.setdefault(key, len(group)) for key in group_keys], dtype=np.int64)
-        return Cases(
-            ids=tuple(item.id for item in batch_items) * repeats,
-            texts=texts,
-            captions=np.tile(captions, (repeats, 1)),
-            images=(None,) * len(keys),
-            owner=owner,
-            group=owner + len(keys) * control,
-            control=control,
-            references=(
-                *(item.references for item in batch_items),
-                *(references[keys[wrong]] for wrong in batch.wrong),
-            ),
-            whole=whole,
-            names=tuple(names[key] for key in keys),
-            sets=np.concatenate([sets + repeat * len(batch_items) for repeat in range(repeats)]),
-        )
 
-    return cases
+def _cases(
+    items: Sequence[Item],
+    names: Mapping[str, str],
+    references: Mapping[str, tuple[str, ...]],
+    batch: ItemBatch,
+    *,
+    whole: bool,
+) -> Cases:
+    batch_items = [items[index] for index in batch.items]
+    texts = tuple(dict.fromkeys(text for item in batch_items for text in item.captions))
+    text_index = {text: index for index, text in enumerate(texts)}
+    captions = np.array([[text_index[text] for text in item.captions] for item in batch_items], dtype=np.int64)
+    repeats = 2 if batch.wrong else 1
+    owner = np.array([*batch.owner, *batch.wrong], dtype=np.int64)
+    control = np.repeat([False, True], [len(batch_items), len(batch.wrong)])
+    keys = [image_key(image) for image in batch.images]
+    set_of: dict[str | int, int] = {}
+    set_keys = [getattr(item, "group", "") or index for index, item in enumerate(batch_items)]
+    sets = np.array([set_of.setdefault(key, len(set_of)) for key in set_keys], dtype=np.int64)
+    wrong_references = (references[keys[wrong]] for wrong in batch.wrong)
+    return Cases(
+        ids=tuple(item.id for item in batch_items) * repeats,
+        texts=texts,
+        captions=np.tile(captions, (repeats, 1)),
+        images=(None,) * len(keys),
+        owner=owner,
+        group=owner + len(keys) * control,
+        control=control,
+        references=(*(item.references for item in batch_items), *wrong_references),
+        whole=whole,
+        names=tuple(names[key] for key in keys),
+        sets=np.concatenate([sets + repeat * len(batch_items) for repeat in range(repeats)]),
+    )
 
 
 def fill(
@@ -148,20 +153,25 @@ def fill(
     """Decode and encode what the metrics need; return the cases, and errors by index in the batch."""
     if "encoder" not in needs and "images" not in needs:
         return bare, {}
-    decode = open_image if pipeline is None else lambda source: pipeline.decode([source], keep="images" in needs)[0]
-    decoded: list[Any] = _read_all(batch.images, decode)
-    image_errors = {index: str(error) for index, error in enumerate(decoded) if isinstance(error, RowError)}
-    errors = {index: image_errors[owner] for index, owner in enumerate(batch.owner) if owner in image_errors}
-    images = tuple(
-        None if isinstance(image, RowError) else image if pipeline is None else image.image for image in decoded
-    )
     if pipeline is None:
-        return replace(bare, images=images), errors
+        opened = _read_all(batch.images, open_image)
+        images = tuple(None if isinstance(image, RowError) else image for image in opened)
+        return replace(bare, images=images), _image_errors(opened, batch)
+    decoded = _read_all(batch.images, lambda source: pipeline.decode([source], keep="images" in needs)[0])
+    images = tuple(None if isinstance(image, RowError) else image.image for image in decoded)
     vectors, text_errors = make_vectors(bare, decoded, pipeline, mixtures="mixtures" in needs)
-    for index, row in enumerate(bare.captions[: len(batch.items)].tolist()):
-        row_errors = [text_errors[text] for text in row if text in text_errors]
-        errors |= {index: row_errors[0]} if row_errors and index not in errors else {}
+    errors = _image_errors(decoded, batch)
+    for index, texts in enumerate(bare.captions[: len(batch.items)].tolist()):
+        for text in texts:
+            if text in text_errors:
+                errors.setdefault(index, text_errors[text])
     return replace(bare, images=images, vectors=vectors), errors
+
+
+def _image_errors(images: Sequence[object], batch: ItemBatch) -> dict[int, str]:
+    """Return the error of each item whose image could not be read, by its index in the batch."""
+    errors = {index: str(error) for index, error in enumerate(images) if isinstance(error, RowError)}
+    return {index: errors[owner] for index, owner in enumerate(batch.owner) if owner in errors}
 
 
 def _read_all(
@@ -214,7 +224,7 @@ def make_vectors(
     return vectors, {item: str(error) for item, error in texts.errors.items()}
 
 
-def _published(pipeline: Pipeline, decoded: Sequence[Decoded | RowError], images: Embedded) -> Published:
+def _published(pipeline: Pipeline, decoded: Sequence[Decoded | RowError], images: Embedded) -> PublishedVectors:
     """Encode the images of a batch as the encoder's publication defines it, unless they already are."""
     plain = published_encoder(pipeline.encoder)
     memories: dict[str, Any] = {} if plain is pipeline.encoder else {"known_images": None, "known_texts": None}
@@ -222,7 +232,7 @@ def _published(pipeline: Pipeline, decoded: Sequence[Decoded | RowError], images
     # Only texts depend on the handling of long captions.
     same_images = _LONG.sub("", plain.signature) == _LONG.sub("", pipeline.encoder.signature)
     batch = images.batch if same_images else embedder.images(decoded).batch
-    return Published(np.zeros((0, 1)) if batch is None else batch.pooled, embedder.vectors)
+    return PublishedVectors(np.zeros((0, 1)) if batch is None else batch.pooled, embedder.vectors)
 
 
 def published_encoder(encoder: Encoder) -> Encoder:

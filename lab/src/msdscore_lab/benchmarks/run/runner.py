@@ -31,13 +31,13 @@ from msdscore.io.outputs.run import discard, open_run
 from msdscore.io.outputs.targets import REMEDY
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.version import __version__
-from msdscore_lab.benchmarks.base import Benchmark, image_key, image_names
+from msdscore_lab.benchmarks.base import Benchmark, Item, image_key, image_names
 from msdscore_lab.benchmarks.protocols import counting
 from msdscore_lab.benchmarks.protocols.counting import Figure, Figures, Flags
 from msdscore_lab.benchmarks.registry import reader_options
 from msdscore_lab.benchmarks.results import result as tables
 from msdscore_lab.benchmarks.results.result import MetricResult, Provenance, Result, ScorerRecord, score_matrix
-from msdscore_lab.benchmarks.run.cases import fill, item_batches, published_encoder, text_cases
+from msdscore_lab.benchmarks.run.cases import ItemBatch, fill, item_batches, published_encoder, text_cases
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore_lab.benchmarks.run.score_file import (
     Reusable,
@@ -48,7 +48,7 @@ from msdscore_lab.benchmarks.run.score_file import (
     sources_of,
     write,
 )
-from msdscore_lab.metrics.base import Metric
+from msdscore_lab.metrics.base import Cases, Metric, Scope
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -131,7 +131,7 @@ def _run_once(
             scorer = _record(loaded)
         earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources)
     if earlier.tasks:
-        table = _score_table(work, scores, earlier, loaded, _signatures(work, scorer), progress)
+        table = _score(work, scores, earlier, loaded, _signatures(work, scorer), progress)
         if sources_of(items, seed=plan.seed, control=plan.control) != sources:
             raise RunError(f"{scores}: images were changed during the run; run again, which scores only those")
         wrong_names, stamps = zip(*sources, strict=True)
@@ -143,21 +143,6 @@ def _run_once(
     progress(len(items), len(items))
     made = _provenance(work, scorer, time.monotonic() - started)
     return summarise(work, scorer, pq.read_table(scores), scores.name, made)
-
-
-def _score_table(
-    work: Work,
-    scores: Path,
-    earlier: Reusable,
-    pipeline: Pipeline | None,
-    signatures: Mapping[str, str],
-    progress: Progress,
-) -> dict[str, list[Any]]:
-    """Score what remains, in a folder of parts that only the same work resumes."""
-    manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
-    digest = _digest({**manifest, "tasks": earlier.tasks}, 6, ensure_ascii=False)
-    parts = scores.with_name(f"{scores.stem}.{digest}.parquet"), {**manifest, "work": digest}
-    return _score(work, earlier, pipeline, parts, progress)
 
 
 def _discard_parts(scores: Path) -> None:
@@ -200,48 +185,56 @@ def _digest(content: Any, size: int, **options: Any) -> str:
 
 def _score(
     work: Work,
+    scores: Path,
     earlier: Reusable,
     pipeline: Pipeline | None,
-    parts: tuple[Path, dict[str, Any]],
+    signatures: Mapping[str, str],
     progress: Progress,
 ) -> dict[str, list[Any]]:
-    """Return the columns of all items, from earlier scores and from the parts of this or an interrupted run."""
+    """Return the columns of all items, from earlier scores and from parts next to `scores`.
+
+    Only a run with the same work resumes from these parts; a part with a changed image is scored again.
+    """
     plan, items = work.plan, work.item_set.items
+    manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
+    digest = _digest({**manifest, "tasks": earlier.tasks}, 6, ensure_ascii=False)
     batches = partial(item_batches, items, seed=plan.seed, control=plan.control)
     remaining = [
         (batch, labels)
         for indices, labels in earlier.tasks
         for batch in batches(size=plan.batch_images, chosen=indices)
     ]
-    done = [
-        0,
-        *accumulate(len(batch.items) for batch, _ in remaining),
-    ]  # number of items before each batch, then the total
-    # Every distinct caption is embedded once over all batches.
-    pipeline = pipeline and pipeline.remembering()
+    done = [0, *accumulate(len(batch.items) for batch, _ in remaining)]  # items before each batch, then all
+    pipeline = pipeline and pipeline.remembering()  # every distinct caption is embedded once over all batches
     texts = text_cases(items)
-    # Parts whose images have changed are scored again.
     keyed = ((_digest(list(map(image_state, batch.images)), 8), (batch, labels)) for batch, labels in remaining)
-    with open_run(*parts) as run:
+    with open_run(scores.with_name(f"{scores.stem}.{digest}.parquet"), {**manifest, "work": digest}) as run:
         for number, key, (batch, labels) in run.missing(keyed):
             progress(done[number], done[-1])
-            metrics = [m for m in work.metrics if m.label in labels and m.row.scope == "part"]
-            needs = {need for metric in metrics for need in metric.row.needs}
-            cases, errors = fill(texts(batch, whole=False), batch, needs, pipeline)
-            columns: dict[str, Any] = {"item": pa.array(batch.items, pa.int64())}
-            if needs & {"encoder", "images"}:
-                columns["error"] = pa.array([errors.get(number) for number in range(len(batch.items))], pa.string())
-            run.write(number, pa.table(columns | tables.score_columns(metrics, cases)), key=key)
+            table = _score_batch(_metrics(work, labels, "part"), texts(batch, whole=False), batch, pipeline)
+            run.write(number, table, key=key)
         columns = tables.merge_columns(run.tables(), earlier.columns, len(items))
-    # Metrics over the whole corpus.
-    requested = {label for _, labels in earlier.tasks for label in labels}
-    corpus_metrics = [metric for metric in work.metrics if metric.row.scope == "corpus" and metric.label in requested]
-    if corpus_metrics:
+    if corpus_metrics := _metrics(work, [label for _, labels in earlier.tasks for label in labels], "corpus"):
         batch = next(batches(size=len(items)))
         scored = tables.score_columns(corpus_metrics, texts(batch, whole=plan.limit is None))
         table = pa.table({"item": pa.array(batch.items, pa.int64()), **scored})
         columns |= tables.merge_columns([table], {}, len(items))
     return columns
+
+
+def _metrics(work: Work, labels: Sequence[str], scope: Scope) -> list[Metric]:
+    """Return the metrics with these labels that score a part of the items at a time, or the whole corpus."""
+    return [metric for metric in work.metrics if metric.label in labels and metric.row.scope == scope]
+
+
+def _score_batch(metrics: Sequence[Metric], bare: Cases, batch: ItemBatch, pipeline: Pipeline | None) -> pa.Table:
+    """Return the scores of a batch with the error of each item, if its image or text is read."""
+    needs = {need for metric in metrics for need in metric.row.needs}
+    cases, errors = fill(bare, batch, needs, pipeline)
+    columns: dict[str, Any] = {"item": pa.array(batch.items, pa.int64())}
+    if needs & {"encoder", "images"}:
+        columns["error"] = pa.array([errors.get(index) for index in range(len(batch.items))], pa.string())
+    return pa.table(columns | tables.score_columns(metrics, cases))
 
 
 def signature(metric: Metric, scorer: ScorerRecord | None) -> str:
@@ -266,24 +259,13 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     errors = [error for error in table.column("error").to_pylist() if error]
     columns = {metric.label: _scores(metric, table) for metric in work.metrics}
     common, exclusions = _common_items(columns)
-    common_items, notes = list(compress(items, common)), {**work.item_set.notes, **exclusions}
-    name = scorer.encoder.partition("@")[0] if scorer else ""
-    encoder = built_in_row(name)
-    if row.domain and scorer and (encoder is None or row.domain not in encoder.domains):
-        source = f"items from {row.domain}, which encoder {name} is not known to be trained for"
-        notes[f"{source}: match and colours are not calibrated for it"] = len(common_items)
-    how = plan.resampling
-    sheet = partial(counting.make_sheet, row, common_items, protocol=plan.protocol, how=how)
-    # All benchmark settings that can change a figure, including the reader's options.
-    bench_facts = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(common_items)}", f"seed:{plan.seed}"]
-    bench_facts += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
-    bench_facts += [] if plan.limit is None else [f"limit:{plan.limit}"]
-    reference_facts = [count_fact(len(item.references) for item in common_items)]
-    metrics = []
-    for metric in work.metrics:
-        own_facts = [*(reference_facts if metric.needs("references") else []), *bench_facts]
-        signed = "|".join([signature(metric, scorer), *own_facts])
-        metrics.append(_metric_result(row, metric, signed, table, columns[metric.label], common, sheet))
+    common_items = list(compress(items, common))
+    sheet = partial(counting.make_sheet, row, common_items, protocol=plan.protocol, how=plan.resampling)
+    signatures = _result_signatures(work, scorer, common_items)
+    metrics = [
+        _metric_result(row, metric, signatures[metric.label], table, columns[metric.label], common, sheet)
+        for metric in work.metrics
+    ]
     length = None
     if common_items:
         direction, figures = counting.length_baseline(row, sheet(counting.lengths(common_items), judged=False))
@@ -303,13 +285,41 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
         samples=plan.samples,
         limit=plan.limit,
         options=dict(plan.options),
-        notes=notes,
+        notes={**work.item_set.notes, **exclusions, **_domain_note(row, scorer, len(common_items))},
         metrics=tuple(metrics),
         versions=versions(),
         scores=scores,
         length=length,
         made=provenance,
     )
+
+
+def _result_signatures(work: Work, scorer: ScorerRecord | None, items: Sequence[Item]) -> dict[str, str]:
+    """Return the signature of each metric followed by all settings of the benchmark that can change a figure."""
+    plan = work.plan
+    facts = [f"bench:{plan.name}", f"protocol:{plan.protocol}", f"n:{len(items)}", f"seed:{plan.seed}"]
+    # Options of the benchmark's reader.
+    facts += [f"{'draw' if name == 'seed' else name}:{value}" for name, value in sorted(plan.options.items())]
+    facts += [] if plan.limit is None else [f"limit:{plan.limit}"]
+    references = count_fact(len(item.references) for item in items)
+    return {
+        metric.label: "|".join(
+            [signature(metric, scorer), *([references] if metric.needs("references") else []), *facts]
+        )
+        for metric in work.metrics
+    }
+
+
+def _domain_note(row: Benchmark, scorer: ScorerRecord | None, count: int) -> dict[str, int]:
+    """Return a note if the encoder is not known to be trained on images of the benchmark's domain."""
+    if not row.domain or scorer is None:
+        return {}
+    name = scorer.encoder.partition("@")[0]
+    encoder = built_in_row(name)
+    if encoder is not None and row.domain in encoder.domains:
+        return {}
+    source = f"items from {row.domain}, which encoder {name} is not known to be trained for"
+    return {f"{source}: match and colours are not calibrated for it": count}
 
 
 def _metric_result(
@@ -411,7 +421,7 @@ def keep_answers(
     batches: Sequence[T],
     measure: Callable[[int, T], Any],
     *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> list[Any]:
     """Return `measure(number, batch)` of every batch, plain values that are computed once and stored next to `path`.
 

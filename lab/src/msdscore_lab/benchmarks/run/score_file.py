@@ -78,31 +78,36 @@ def find_reusable(path: Path, base: Mapping[str, Any], signatures: Mapping[str, 
     all_rows = tuple(range(len(sources)))
     if not path.exists():
         return Reusable({}, ((all_rows, tuple(signatures)),), {})
+    table, metadata = _read(path, base, len(sources))
+    known: dict[str, str] = metadata["metrics"]
+    for label, signature in signatures.items():
+        if known.get(label, signature) != signature:
+            raise RunError(f"{path}: {label} was scored as {known[label]}, now {signature}; {REMEDY}")
+    earlier = zip(*(table.column(name).to_pylist() for name in ("stranger", "stamp")), strict=True)
+    unchanged = [then == now for then, now in zip(earlier, sources, strict=True)]
+    stale = tuple(row for row in all_rows if not unchanged[row])
+    new = tuple(label for label in signatures if label not in known)
+    tasks = ((stale, tuple(signatures)), (tuple(row for row in all_rows if unchanged[row]), new))
+    labels = {label: sign for label, sign in known.items() if label in signatures or not stale}
+    names = [name for name in table.column_names if any(belongs_to(name, label) for label in labels)]
+    columns = {}
+    for name in ("error", *names):
+        values = zip(table.column(name).to_pylist(), unchanged, strict=True)
+        columns[name] = [value if reused else None for value, reused in values]
+    return Reusable(columns, tuple(task for task in tasks if all(task)), labels)
+
+
+def _read(path: Path, base: Mapping[str, Any], count: int) -> tuple[pa.Table, dict[str, Any]]:
+    """Read a table of scores with its settings; raise `RunError` if it is damaged or belongs to another run."""
     try:
         table = pq.read_table(path)
         metadata: dict[str, Any] = json.loads(table.schema.metadata[_KEY])
     except (OSError, TypeError, KeyError, ValueError) as error:
         raise RunError(f"{path}: is damaged; {REMEDY}") from error
     check_manifest(path, metadata["base"], base)
-    if len(table) != len(sources) or not {"error", "stranger", "stamp"} <= set(table.column_names):
+    if len(table) != count or not {"error", "stranger", "stamp"} <= set(table.column_names):
         raise RunError(f"{path}: has other rows or columns than the run wrote; {REMEDY}")
-    for label, signature in signatures.items():
-        if metadata["metrics"].get(label, signature) != signature:
-            raise RunError(f"{path}: {label} was scored as {metadata['metrics'][label]}, now {signature}; {REMEDY}")
-    earlier = zip(*(table.column(name).to_pylist() for name in ("stranger", "stamp")), strict=True)
-    unchanged = [then == now for then, now in zip(earlier, sources, strict=True)]
-    stale = tuple(row for row in all_rows if not unchanged[row])
-    new = tuple(label for label in signatures if label not in metadata["metrics"])
-    tasks = ((stale, tuple(signatures)), (tuple(row for row in all_rows if unchanged[row]), new))
-    labels = {label: sign for label, sign in metadata["metrics"].items() if label in signatures or not stale}
-    names = [name for name in table.column_names if any(belongs_to(name, label) for label in labels)]
-    columns = {
-        name: [
-            value if reused else None for value, reused in zip(table.column(name).to_pylist(), unchanged, strict=True)
-        ]
-        for name in ("error", *names)
-    }
-    return Reusable(columns, tuple(task for task in tasks if all(task)), labels)
+    return table, metadata
 
 
 def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:

@@ -7,6 +7,7 @@ leading digit.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 from msdscore.errors import ConfigError
 from msdscore.intervals import Floats
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
-from msdscore_lab.metrics.vlm.model import load_local, read_prompt
+from msdscore_lab.metrics.vlm.model import LocalModel, load_local, read_prompt
 
 PROMPT = (
     "Grade how well a caption describes this picture with one real number from 0.0 to 1.0.\n"
@@ -32,23 +33,24 @@ def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: s
     """Load the metric with a local model; `prompt` is a text file that contains {caption}."""
     template = read_prompt(prompt, "caption") if prompt else PROMPT
     model = load_local(source, device=device, dtype=dtype, revision=revision or None)
-    digits = digit_tokens(model.vocabulary)
-
-    def score(batch: Cases) -> CaseScores:
-        values = np.full(batch.captions.shape, np.nan)
-        grades: dict[tuple[int, int], float] = {}
-        for case, candidate in np.ndindex(*batch.captions.shape):
-            image = batch.image(case)
-            key = int(batch.owner[case]), int(batch.captions[case, candidate])
-            if image is not None and key not in grades:
-                question = template.replace("{caption}", batch.texts[key[1]])
-                pieces, probabilities = model.answer_greedily(image, question, most_tokens=_MAX_TOKENS)
-                grades[key] = smooth(pieces, digit_probabilities(probabilities, digits))
-            values[case, candidate] = grades.get(key, np.nan)
-        return CaseScores(values)
-
+    score = partial(_score, model=model, template=template, digits=digit_tokens(model.vocabulary))
     digest = blake2b(template.encode(), digest_size=4).hexdigest()
     return Loaded(score, f"model:{model.signature}|prompt:{Path(prompt).name if prompt else 'own'}@{digest}")
+
+
+def _score(batch: Cases, *, model: LocalModel, template: str, digits: torch.Tensor) -> CaseScores:
+    """Grade every caption of a readable image, each pair of image and caption once."""
+    values = np.full(batch.captions.shape, np.nan)
+    grades: dict[tuple[int, int], float] = {}
+    for case, candidate in np.ndindex(*batch.captions.shape):
+        image = batch.image(case)
+        key = int(batch.owner[case]), int(batch.captions[case, candidate])
+        if image is not None and key not in grades:
+            question = template.replace("{caption}", batch.texts[key[1]])
+            pieces, probabilities = model.answer_greedily(image, question, most_tokens=_MAX_TOKENS)
+            grades[key] = smooth(pieces, digit_probabilities(probabilities, digits))
+        values[case, candidate] = grades.get(key, np.nan)
+    return CaseScores(values)
 
 
 def digit_tokens(vocabulary: dict[str, int]) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from msdscore.core.arrays import Bool, Float
 from msdscore.core.embeddings import real_points
 from msdscore.errors import InputError
-from msdscore.intervals import bootstrap_mean
+from msdscore.intervals import Floats, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers
@@ -25,7 +25,6 @@ from msdscore_lab.studies.ablations.sweep import MIXTURES
 from msdscore_lab.studies.context import PAPER, Study, pair_batches, paper_form
 from msdscore_lab.studies.table import Column, Plot, Row, Table, Value, per_cent
 
-Floats = npt.NDArray[np.float64]
 Responsibilities = Float[Tensor, "batch components points"]
 Caption = tuple[str, str]  # text, key of the image it belongs to
 KINDS: dict[str, Kind] = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}

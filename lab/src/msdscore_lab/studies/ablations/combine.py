@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.intervals import Resampling
+from msdscore.intervals import Floats, Ints, Resampling
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.stats.resample import bootstrap_share, paired_difference
 from msdscore_lab.studies.ablations.pairs import LENGTH, decided_pairs
@@ -17,7 +17,6 @@ from msdscore_lab.studies.ablations.sweep import PAIRS, VariantResult, run_once
 from msdscore_lab.studies.context import PAPER, Study
 from msdscore_lab.studies.table import Column, Row, Table, per_cent
 
-Floats = npt.NDArray[np.float64]
 SCORE = "soft-msd"
 _RIDGE = 1e-3  # weights stay finite if one metric separates the pairs
 _STEPS = 50  # maximum number of Newton steps; fewer than ten are needed
@@ -77,7 +76,7 @@ def _tables(row: VariantResult, other: str, how: Resampling) -> list[Table]:
     )]  # fmt: skip
 
 
-def halves(cluster: npt.NDArray[np.str_], seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def halves(cluster: npt.NDArray[np.str_], seed: int) -> tuple[Ints, Ints]:
     """Return the indices of the pairs of one half of the images, drawn by `seed`, and of the other half."""
     names = np.unique(cluster)
     if len(names) < 4:

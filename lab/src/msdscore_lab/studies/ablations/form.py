@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from msdscore.forms.evidence import Evidence, WordMeasurement, affirmed
-from msdscore.intervals import Interval, Resampling
+from msdscore.intervals import Floats, Interval, Resampling
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.base import Item
 from msdscore_lab.benchmarks.results.compare import Difference, Side, compare_sides
@@ -22,7 +21,6 @@ from msdscore_lab.studies.ablations.sweep import VariantResult, run_once
 from msdscore_lab.studies.context import Study, measure_readable, require_bank
 from msdscore_lab.studies.table import Column, Plot, Row, Table, Value
 
-Floats = npt.NDArray[np.float64]
 SETS = ("sugarcrepe", "flickr8k-expert", "thumb", "composite", "pascal50s", "long-captions", "rsicd")
 # Values of the settings in the curves.
 CURVES: Mapping[str, tuple[float, ...]] = {

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from msdscore.core.divergence import set_uncertainty
 from msdscore.errors import ConfigError, InputError
-from msdscore.intervals import Resampling
+from msdscore.intervals import Floats, Ints, Resampling
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.base import Battle, Item, Pair, Rated, clusters
 from msdscore_lab.benchmarks.results.result import items_of
@@ -20,7 +20,6 @@ from msdscore_lab.studies.ablations.sweep import PAIRS, VariantResult, named_var
 from msdscore_lab.studies.context import PAPER, Study
 from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
 
-Floats = npt.NDArray[np.float64]
 Cell = tuple[int, int]  # item, candidate
 GATES: dict[str, dict[str, Any]] = {
     "length-gated": {"gate": "length"},
@@ -147,7 +146,7 @@ def concatenate(parts: Sequence[DecidedPairs]) -> DecidedPairs:
     )
 
 
-def quantile_bins(values: Floats, count: int) -> list[npt.NDArray[np.int64]]:
+def quantile_bins(values: Floats, count: int) -> list[Ints]:
     """Return the indices of the items in bins of about equal size by increasing value; equal values share a bin.
 
     >>> [indices.tolist() for indices in quantile_bins(np.array([5.0, 1.0, 1.0, 9.0]), 2)]
@@ -158,7 +157,7 @@ def quantile_bins(values: Floats, count: int) -> list[npt.NDArray[np.int64]]:
     return [np.flatnonzero(codes == code) for code in np.unique(codes)]
 
 
-def edge_bins(values: Floats, edges: str) -> list[npt.NDArray[np.int64]]:
+def edge_bins(values: Floats, edges: str) -> list[Ints]:
     """Return the indices of the items between increasing edges, e.g. "13 15 86": below 13, from 13 to below 15, ...
 
     >>> [indices.tolist() for indices in edge_bins(np.array([12.0, 13.0, 20.0]), "13 15")]
@@ -172,7 +171,7 @@ def edge_bins(values: Floats, edges: str) -> list[npt.NDArray[np.int64]]:
     return [np.flatnonzero(codes == code) for code in np.unique(codes)]
 
 
-def length_table(pairs: DecidedPairs, benchmarks: Sequence[str], bins: Sequence[npt.NDArray[np.int64]]) -> Table:
+def length_table(pairs: DecidedPairs, benchmarks: Sequence[str], bins: Sequence[Ints]) -> Table:
     """Return accuracies by the mean length of the two captions in tokens."""
     rows = []
     for bin_pairs in map(pairs.take, bins):

@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.intervals import bootstrap_mean
+from msdscore.intervals import Floats, Ints, bootstrap_mean
 from msdscore_lab.benchmarks.base import Pair, clusters
 from msdscore_lab.benchmarks.results.result import items_of
 from msdscore_lab.stats.resample import paired_difference, permutation_test
 from msdscore_lab.studies.ablations.pairs import LENGTH, uncertainties
 from msdscore_lab.studies.ablations.sweep import PAIRS, named_variants, run_sweep
 from msdscore_lab.studies.context import PAPER, Study, paper_form
-from msdscore_lab.studies.table import Column, Row, Table, per_cent
+from msdscore_lab.studies.table import Column, Row, Table, Value, per_cent
 
-Floats = npt.NDArray[np.float64]
 Choice = tuple[float, ...]  # in the order of `GRID`
 HELD_OUT = 1000  # pairs, paper
 # The paper reports the selected values (20, 0.1, 0.2, 20, 3), but not its grid.
@@ -62,51 +60,37 @@ def tune(study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD
     """Select kappa, alpha, xi, L0 and tau_L on `held_out` random pairs, and evaluate the choice on the others."""
     name, pipeline = benchmark[-1], study.pipeline(PAPER)
     form = paper_form(pipeline)
+    paper: Choice = (float(form.kappa), form.alpha, form.temperature, form.gate_center, form.gate_width)
     plan = study.plan(name, ("cosine", "coverage", "support", LENGTH), control=False)
-    kappas = sorted({*GRID["kappa"], float(form.kappa)})
+    kappas = sorted({*GRID["kappa"], paper[0]})
     settings = {f"kappa={kappa:g}": {"kappa": kappa} for kappa in kappas}
     results = run_sweep(study, plan, named_variants(settings, pipeline.encoder, form))
     by_kappa = {
         kappa: ScoreParts(*(row.scores(label) for label in plan.metrics))
         for kappa, row in zip(kappas, results, strict=True)
     }
-    row = results[kappas.index(float(form.kappa))]
+    row = results[kappas.index(paper[0])]
     items = items_of(row.table, row.result.kind)
     if not all(isinstance(item, Pair) for item in items):
         raise ConfigError(f"tuning needs pairs of a right and a wrong caption; {name} has other items")
-    parts = by_kappa[float(form.kappa)]
-    scored = np.flatnonzero(~np.isnan(np.hstack([parts.similarity, parts.coverage, parts.support])).any(axis=1))
-    if len(scored) <= held_out:
-        raise InputError(
-            f"{len(scored)} pairs of {name} could be scored and {held_out} are held out: none remains for evaluation; "
-            "lower --held-out"
-        )
-    shuffled = np.random.default_rng(study.seed).permutation(scored)
-    tuned_on, rest = np.sort(shuffled[:held_out]), np.sort(shuffled[held_out:])
-    paper: Choice = (float(form.kappa), form.alpha, form.temperature, form.gate_center, form.gate_width)
+    tuned_on, rest = split_pairs(by_kappa[paper[0]], name, held_out, study.seed)
     grid = (sorted({*values, current}) for values, current in zip(GRID.values(), paper, strict=True))
     accuracy = {choice: float(by_kappa[choice[0]].correct(choice)[tuned_on].mean()) for choice in product(*grid)}
     # Ties are broken in favour of the settings in use, then of the first in the grid.
     best = max(accuracy, key=lambda choice: (accuracy[choice], choice == paper))
     names, how = clusters(items), study.resampling
-    rows: list[Row] = []
+    correct = {choice: by_kappa[choice[0]].correct(choice) for choice in (best, paper)}
+    rows: list[dict[str, Value]] = []
     for label, choice in (("chosen", best), ("in use", paper)):
-        correct = by_kappa[choice[0]].correct(choice)
-        tuned, other = (bootstrap_mean(correct[index], clusters=names[index], how=how) for index in (tuned_on, rest))
+        tuned, other = (
+            bootstrap_mean(correct[choice][index], clusters=names[index], how=how) for index in (tuned_on, rest)
+        )
         rows.append({"settings": label, **dict(zip(GRID, choice, strict=True)), "tuned": tuned, "rest": other})
-    best_correct, paper_correct = (by_kappa[choice[0]].correct(choice)[rest] for choice in (best, paper))
-    gain = paired_difference(best_correct, paper_correct, clusters=names[rest], how=how)
-    p = permutation_test(best_correct, paper_correct, clusters=names[rest], how=how).p_value
-    rows[0] = {**rows[0], "difference": gain, "p": p}
-    values: list[Row] = [
-        {
-            "setting": setting,
-            "value": value,
-            "tuned": max(accuracy[candidate] for candidate in accuracy if candidate[index] == value),
-        }
-        for index, setting in enumerate(GRID)
-        for value in sorted({choice[index] for choice in accuracy})
-    ]
+    sides = correct[best][rest], correct[paper][rest]
+    rows[0] |= {
+        "difference": paired_difference(*sides, clusters=names[rest], how=how),
+        "p": permutation_test(*sides, clusters=names[rest], how=how).p_value,
+    }
     shared = row.about("coverage", held_out=len(tuned_on), rest=len(rest), tried=len(accuracy))
     return [Table(
         name="choice",
@@ -119,5 +103,27 @@ def tune(study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD
         name="values",
         title="Highest accuracy on the held-out pairs for each value, over all values of the other settings",
         columns=[Column("setting"), Column("value"), per_cent("tuned", "held-out pairs")],
-        rows=values, **shared,
+        rows=_best_by_value(accuracy), **shared,
     )]  # fmt: skip
+
+
+def split_pairs(parts: ScoreParts, name: str, held_out: int, seed: int) -> tuple[Ints, Ints]:
+    """Return the indices of `held_out` random pairs to tune on, and of the other pairs that could be scored."""
+    scored = np.flatnonzero(~np.isnan(np.hstack([parts.similarity, parts.coverage, parts.support])).any(axis=1))
+    if len(scored) <= held_out:
+        raise InputError(
+            f"{len(scored)} pairs of {name} could be scored and {held_out} are held out: none remains for evaluation; "
+            "lower --held-out"
+        )
+    shuffled = np.random.default_rng(seed).permutation(scored)
+    return np.sort(shuffled[:held_out]), np.sort(shuffled[held_out:])
+
+
+def _best_by_value(accuracy: Mapping[Choice, float]) -> list[Row]:
+    """Return the highest accuracy for each value of each setting."""
+    rows: list[Row] = []
+    for index, setting in enumerate(GRID):
+        for value in sorted({choice[index] for choice in accuracy}):
+            tuned = max(accuracy[choice] for choice in accuracy if choice[index] == value)
+            rows.append({"setting": setting, "value": value, "tuned": tuned})
+    return rows
