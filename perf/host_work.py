@@ -110,7 +110,7 @@ def images(pipeline):
 def constant_scores(pipeline, batches, *, worst=0, stamp=None):
     """Return constant scores, instead of `stream_batches`."""
     for batch in batches:
-        values = dict.fromkeys(("similarity", *Paper.columns, "msd"), 0.1) | {"length": 12, "windows": 1}
+        values = dict.fromkeys(("similarity", *Paper().columns, "msd"), 0.1) | {"length": 12, "windows": 1}
         yield batch, [Numbers(dict(values)) for _ in batch.captions], [stamp and "stamp"] * len(batch.images)
 
 
