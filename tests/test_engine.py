@@ -21,7 +21,7 @@ from counting import CountingEncoder
 from msdscore import Paper, Scorer
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.columns import names as column_names
-from msdscore.io.hashing import content_stamp, file_stamp
+from msdscore.io.files import content_stamp, file_stamp
 from msdscore.io.inputs.formats import open_records
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import write_table
@@ -758,7 +758,7 @@ def test_image_changed_during_a_run_is_scored_again_by_the_next_run(tmp_path):
 
 
 def test_verify_identifies_large_images_by_content(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", 10)
+    monkeypatch.setattr("msdscore.io.files.HASHED_BYTES", 10)
     path, _ = make_input(tmp_path)
     output, image = tmp_path / "out.jsonl", tmp_path / "red.png"
     Image.new("RGB", (48, 32), "red").save(image, format="BMP")
@@ -784,7 +784,7 @@ def test_files_are_read_once_and_hashed_from_the_decoded_bytes(tmp_path, monkeyp
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("most", [10, 1000])
 def test_stamp_of_bytes_equals_the_stamp_of_the_file(tmp_path, monkeypatch, verify, most):
-    monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", most)
+    monkeypatch.setattr("msdscore.io.files.HASHED_BYTES", most)
     file = tmp_path / "a.bin"
     file.write_bytes(b"a" * 100)
     stamp = content_stamp(file.read_bytes(), file.stat().st_mtime_ns, verify=verify)

@@ -24,6 +24,7 @@ from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraErr
 from msdscore.forms.columns import names as column_names
 from msdscore.io import stores
 from msdscore.io.atomic import take_folder
+from msdscore.io.files import base_name
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.outputs.shards import read_facts, shard_facts
 from msdscore.io.stores import expand, expand_all, score_names
@@ -482,7 +483,7 @@ def test_pyarrow_is_used_if_the_fsspec_library_is_missing(tmp_path, monkeypatch)
 def test_query_of_an_address_is_preserved():
     asked = "?region=eu-west-1&scheme=http"
     assert stores.join(f"s3://bucket/out{asked}", "0.parquet") == f"s3://bucket/out/0.parquet{asked}"
-    assert stores.base_name(f"s3://bucket/in/0.tar{asked}") == "0.tar"
+    assert base_name(f"s3://bucket/in/0.tar{asked}") == "0.tar"
     assert expand(f"s3://bucket/{{0..1}}.tar{asked}") == [f"s3://bucket/{number}.tar{asked}" for number in range(2)]
 
 

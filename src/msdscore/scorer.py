@@ -18,8 +18,8 @@ from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form
 from msdscore.forms.references import check_references
 from msdscore.forms.registry import FORMS
+from msdscore.io.files import is_image_name
 from msdscore.io.images import ImageLimits, ImageSource
-from msdscore.io.tar import is_image_name
 from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers, Score, Scores

@@ -115,7 +115,7 @@ def _count_rows(first: "RowSource", shards: list[str], end: float) -> tuple[int,
     """
     import pyarrow.parquet as pq
 
-    from msdscore.io.stores import is_address
+    from msdscore.io.files import is_address
 
     (rows, is_whole), others = _counted(first, end), shards[1:]
     if any(map(is_address, shards)):

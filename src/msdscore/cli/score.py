@@ -127,12 +127,12 @@ def score(
 
     Exit codes: 0 all rows scored, 3 some rows failed (their errors are in the output), 2 invalid usage.
     """
+    from msdscore.io.files import is_image_name
     from msdscore.io.inputs.columns import ColumnNames
     from msdscore.io.inputs.references import ReferenceFile
     from msdscore.io.inputs.rows import open_rows
     from msdscore.io.outputs.targets import is_standard_output
     from msdscore.io.stores import fetched_shard
-    from msdscore.io.tar import is_image_name
 
     output = None if target.output is None or is_standard_output(target.output) else target.output
     sources, spec = [source, *(captions or [])], scorer.spec(batch, decoders=workers.decoders)
@@ -289,9 +289,8 @@ def is_folder(output: str, source: str) -> bool:
     >>> is_folder("scores", "a.tar"), is_folder("a.parquet", "a.tar"), is_folder("s3://b/v1.2/", "a.tar")
     (True, False, True)
     """
+    from msdscore.io.files import base_name, is_address, is_image_name
     from msdscore.io.outputs.files import OUTPUT_SUFFIXES
-    from msdscore.io.stores import base_name, is_address
-    from msdscore.io.tar import is_image_name
 
     if is_image_name(Path(source)):
         return False

@@ -74,7 +74,7 @@ def select(
     with stoppable("stopped; finished shards remain, and nothing else is written"), bar("selecting") as bar_of:
         selected = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
     if report is not None and selected.survey is not None:
-        from msdscore.io.stores import base_name
+        from msdscore.io.files import base_name
         from msdscore.report.selection import selection_page
 
         put(report, selection_page(selected, rule, title=base_name(output)).encode(), overwrite=True)

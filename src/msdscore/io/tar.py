@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from struct import Struct
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO
 from zlib import adler32
 
-from msdscore.errors import ImageError, InputError
+from msdscore.errors import InputError
+from msdscore.io.files import IMAGE_ENDINGS, TarImage, file_state
 
-# File name suffixes of images.
-IMAGE_ENDINGS = frozenset({
-    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "jp2",
-    "pbm", "pgm", "pnm", "ppm",
-})  # fmt: skip
 _LARGEST_TEXT = 1 << 20  # bytes of a text file in a shard
 _END = 2 * tarfile.BLOCKSIZE  # minimum zero bytes at the end of a complete tar
 _BLOCK = 1 << 16
@@ -26,69 +22,6 @@ _HEADER = Struct("100s24x12s12x8sc100x5s83xB")  # name, size, checksum, type, ma
 _WINDOW = 1 << 13  # bytes read at once
 _TIMES = re.compile(rb"(?:\d+ [acm]time=[-0-9.]+\n)+")  # extended headers with nothing but times are skipped
 _TRUNCATED = "the tar is truncated; the samples after that are lost, download it again"
-
-
-FileState: TypeAlias = tuple[int, int, int]
-
-
-def is_image_name(path: Path) -> bool:
-    """Whether a file has an image suffix and is not hidden.
-
-    >>> is_image_name(Path("dog.JPG")), is_image_name(Path(".dog.jpg")), is_image_name(Path("dog.txt"))
-    (True, False, False)
-    """
-    return path.suffix.lower().removeprefix(".") in IMAGE_ENDINGS and not path.name.startswith(".")
-
-
-def file_state(file: str | Path | int) -> FileState | None:
-    """Return inode, size and modification time of a file, which change when it is rewritten or replaced.
-
-    Images are read by offset long after their tar was listed, by other threads and processes; if this differs, the
-    offsets are those of another file. None if the file does not exist.
-    """
-    try:
-        status = os.stat(file)  # noqa: PTH116, runs name their images by text
-    except (OSError, ValueError):
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-@dataclass(frozen=True, slots=True)
-class TarImage:
-    """An image inside an uncompressed tar file."""
-
-    path: Path
-    offset: int
-    size: int
-    name: str = ""  # within the tar
-    state: FileState | None = None  # of the tar's file when it was listed
-
-    def __reduce__(self) -> tuple[Any, ...]:  # half the time of what a dataclass with slots does
-        return TarImage, (self.path, self.offset, self.size, self.name, self.state)
-
-    def __str__(self) -> str:
-        return f"{self.path.name}/{self.name or self.offset}"
-
-    def read(self) -> bytes:
-        """Read the encoded bytes of the image.
-
-        Raises:
-            ImageError: the shard cannot be read, or is truncated.
-        """
-        try:
-            with self.path.open("rb") as file:
-                if self.state is not None and file_state(file.fileno()) != self.state:
-                    raise ImageError(f"{self.path}: was changed after its samples were listed; run again")
-                file.seek(self.offset)
-                data = file.read(self.size)
-        except OSError as error:
-            raise ImageError(f"{self.path}: cannot be read ({error.strerror})") from error
-        if len(data) < self.size:
-            raise ImageError(f"{self.path}: is truncated before byte {self.offset + self.size}")
-        return data
-
-
-File: TypeAlias = str | Path | bytes | TarImage  # one image file, as passed to a run and its decoding processes
 
 
 @dataclass(slots=True)

@@ -19,11 +19,10 @@ from msdscore.forms.columns import COLUMNS
 from msdscore.forms.columns import added as added_columns
 from msdscore.forms.columns import numbers as number_names
 from msdscore.io.arrow import pa
-from msdscore.io.hashing import source_key, text_key
+from msdscore.io.files import File, TarImage, source_key, text_key
 from msdscore.io.images import Stamp
 from msdscore.io.inputs.rows import Row
 from msdscore.io.outputs.files import conform, unified
-from msdscore.io.tar import File, TarImage
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, split_pairs, stream_batches

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 
 from msdscore.io.arrow import pc
-from msdscore.io.hashing import content_stamp, file_stamp
+from msdscore.io.files import content_stamp, file_stamp
 from msdscore.io.outputs.run import Run
 from msdscore.run.parts import Part, part_table, row_keys, score_parts
 from msdscore.scoring.pipeline import Pipeline

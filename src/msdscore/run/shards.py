@@ -17,6 +17,7 @@ from msdscore.forms.base import Form
 from msdscore.forms.columns import added as added_columns
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc
+from msdscore.io.files import is_address
 from msdscore.io.inputs.ahead import read_ahead
 from msdscore.io.inputs.columns import ColumnNames, first_of
 from msdscore.io.inputs.finder import image_tables
@@ -259,7 +260,7 @@ def check_copied(jobs: "Sequence[ShardJob]", how: ShardOptions) -> None:
     A shard that cannot be read here, and a remote one, is left to the worker that scores it.
     """
     for job in jobs[:1] if how.copied else ():
-        if not stores.is_address(job.source):
+        if not is_address(job.source):
             with suppress(InputError), ExitStack() as stack:
                 _read(job.source, how, stack)
 

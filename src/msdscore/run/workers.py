@@ -23,6 +23,7 @@ from msdscore import threads
 from msdscore.core.arrays import gpu_count
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io import stores
+from msdscore.io.files import is_address
 from msdscore.io.inputs.rows import Row
 from msdscore.io.outputs.targets import refuse_inputs
 from msdscore.io.stores import expand_all, score_names
@@ -39,7 +40,7 @@ def plan_jobs(patterns: Sequence[str], folder: str) -> list[ShardJob]:
     shards = expand_all(patterns)
     outputs = [stores.join(folder, name) for name in score_names(shards)]
     # All inputs of all shards: the scores of one may have the name of another's table of images.
-    refuse_inputs([] if stores.is_address(folder) else map(Path, outputs), shards)
+    refuse_inputs([] if is_address(folder) else map(Path, outputs), shards)
     return [ShardJob(shard, output) for shard, output in zip(shards, outputs, strict=True)]
 
 

@@ -19,7 +19,7 @@ from msdscore.encoders.banks import bank_bytes, bank_facts, bank_tensors, read_b
 from msdscore.encoders.base import Embeddings, Encoder, encode_by_length, encode_in_batches, prepare_and_encode
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
-from msdscore.io.hashing import pixel_key, text_key
+from msdscore.io.files import pixel_key, text_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from msdscore.encoders.base import (
     encode_in_batches,
 )
 from msdscore.errors import CaptionError, ConfigError, ImageError, RowError, shortened
-from msdscore.io.hashing import text_key
+from msdscore.io.files import text_key
 from msdscore.scoring.decoder import Decoded
 
 Item = TypeVar("Item")

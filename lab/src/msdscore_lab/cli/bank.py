@@ -128,7 +128,7 @@ def _read_captions(path: Path) -> list[str]:
 
 def spread_over(folder: Path, limit: int) -> list[Path]:
     """Return at most `limit` images of a folder, sorted by name and evenly spread."""
-    from msdscore.io.tar import is_image_name
+    from msdscore.io.files import is_image_name
 
     if not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder of images")

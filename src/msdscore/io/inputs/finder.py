@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import ImageError, InputError, shortened
+from msdscore.io.files import File, TarImage, is_address, is_image_name, stem
 from msdscore.io.images import from_cell, refuse_address
-from msdscore.io.stores import is_address, stem
-from msdscore.io.tar import File, TarImage, is_image_name
 
 # After a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
 _NUMBER = re.compile(r"(?:[0-9]+|.*[_-][0-9]{8,})", re.DOTALL)

@@ -15,8 +15,7 @@ from typing import Any
 
 from msdscore.errors import InputError, one_line, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.hashing import file_key
-from msdscore.io.stores import CODECS, without_compression
+from msdscore.io.files import CODECS, file_key, without_compression
 
 # Format -> the module in this folder and the class that reads it; imported when such an input is opened.
 _READERS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.io.hashing import file_key
+from msdscore.io.files import file_key
 from msdscore.io.images import from_cell
 from msdscore.io.inputs.columns import IMAGE_NAMES, KEY_NAMES, REFERENCES, SEVERAL, first_of, read_references
 from msdscore.io.inputs.formats import open_records

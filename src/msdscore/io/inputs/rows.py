@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, Self
 
 from msdscore.errors import ImageError, RunError, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.hashing import file_key
+from msdscore.io.files import File, FileState, TarImage, file_key, file_state
 from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, read_references, single_name
 from msdscore.io.inputs.finder import ImageFinder, is_missing
 from msdscore.io.inputs.formats import Record, Records, open_records
 from msdscore.io.inputs.references import ReferenceFile
-from msdscore.io.tar import File, FileState, TarImage, file_state
 
 _USUAL = ColumnNames()
 _SAMPLE = 20  # records from which the columns of a format without a header are inferred

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from msdscore.errors import InputError, shortened
-from msdscore.io.hashing import file_key_and_lines, text_key
+from msdscore.io.files import file_key_and_lines, text_key
 from msdscore.io.inputs.formats import (
     JSON,
     Record,

@@ -11,10 +11,9 @@ from typing import Any, Self, TypeVar
 from msdscore.errors import RunError
 from msdscore.io.arrow import pa, pq
 from msdscore.io.atomic import remove_owned, replacing, take_folder, write_bytes
-from msdscore.io.hashing import file_key
+from msdscore.io.files import file_key, is_address
 from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
 from msdscore.io.outputs.targets import MADE_BY, REMEDY, check_manifest, dump, load, read_notes, run_files
-from msdscore.io.stores import is_address
 
 T = TypeVar("T")
 _REASONS = 3  # errors of failed rows that a summary lists

@@ -1,20 +1,130 @@
-"""Stable keys of images, captions, sources and files, computed from their content."""
+"""Files: their names, images in them, and keys computed from their contents."""
 
 import os
+import re
 import stat
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b, file_digest
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
 
 from PIL import Image
 
-from msdscore.io.tar import File, TarImage
+from msdscore.errors import ImageError
 
+# File name suffixes of images.
+IMAGE_ENDINGS = frozenset({
+    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "jp2",
+    "pbm", "pgm", "pnm", "ppm",
+})  # fmt: skip
+CODECS = {".gz": "gzip", ".zst": "zstd"}  # of compressed text, by suffix
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
 _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
 _WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second per GiB), beyond it blocks are sampled
 _SAMPLES = 1024
 HASHED_BYTES = 8 << 20  # up to this size a stamp is a hash of the content, beyond it size and time
+
+FileState: TypeAlias = tuple[int, int, int]
+
+
+def is_image_name(path: Path) -> bool:
+    """Whether a file has an image suffix and is not hidden.
+
+    >>> is_image_name(Path("dog.JPG")), is_image_name(Path(".dog.jpg")), is_image_name(Path("dog.txt"))
+    (True, False, False)
+    """
+    return path.suffix.lower().removeprefix(".") in IMAGE_ENDINGS and not path.name.startswith(".")
+
+
+def file_state(file: str | Path | int) -> FileState | None:
+    """Return inode, size and modification time of a file, which change when it is rewritten or replaced.
+
+    Images are read by offset long after their tar was listed, by other threads and processes; if this differs, the
+    offsets are those of another file. None if the file does not exist.
+    """
+    try:
+        status = os.stat(file)  # noqa: PTH116, runs name their images by text
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class TarImage:
+    """An image inside an uncompressed tar file."""
+
+    path: Path
+    offset: int
+    size: int
+    name: str = ""  # within the tar
+    state: FileState | None = None  # of the tar's file when it was listed
+
+    def __reduce__(self) -> tuple[Any, ...]:  # half the time of what a dataclass with slots does
+        return TarImage, (self.path, self.offset, self.size, self.name, self.state)
+
+    def __str__(self) -> str:
+        return f"{self.path.name}/{self.name or self.offset}"
+
+    def read(self) -> bytes:
+        """Read the encoded bytes of the image.
+
+        Raises:
+            ImageError: the shard cannot be read, or is truncated.
+        """
+        try:
+            with self.path.open("rb") as file:
+                if self.state is not None and file_state(file.fileno()) != self.state:
+                    raise ImageError(f"{self.path}: was changed after its samples were listed; run again")
+                file.seek(self.offset)
+                data = file.read(self.size)
+        except OSError as error:
+            raise ImageError(f"{self.path}: cannot be read ({error.strerror})") from error
+        if len(data) < self.size:
+            raise ImageError(f"{self.path}: is truncated before byte {self.offset + self.size}")
+        return data
+
+
+File: TypeAlias = str | Path | bytes | TarImage  # one image file, as passed to a run and its decoding processes
+
+
+def is_address(name: str | Path) -> bool:
+    """Whether a name is an address rather than a local path.
+
+    >>> is_address("s3://bucket/00000.tar"), is_address("data/00000.tar"), is_address("C:/data")
+    (True, False, False)
+    """
+    return isinstance(name, str) and _ADDRESS.match(name) is not None
+
+
+def split_query(name: str) -> tuple[str, str]:
+    """Split an address into its location and its query, which configures access to the store.
+
+    >>> split_query("s3://bucket/a.tar?region=eu-west-1"), split_query("what?.tar")
+    (('s3://bucket/a.tar', '?region=eu-west-1'), ('what?.tar', ''))
+    """
+    base, mark, query = name.rpartition("?")
+    return (base, mark + query) if mark and "=" in query and is_address(name) else (name, "")
+
+
+def base_name(name: str) -> str:
+    """Return the last part of a path or an address.
+
+    >>> base_name("s3://bucket/shards/00000.tar"), base_name("shards/00000.tar")
+    ('00000.tar', '00000.tar')
+    """
+    return PurePosixPath(split_query(name)[0]).name if is_address(name) else Path(name).name
+
+
+def stem(shard: str) -> str:
+    """Return the name of a shard without folder and suffixes."""
+    return without_compression(Path(base_name(shard))).stem
+
+
+def without_compression(path: Path) -> Path:
+    """Remove the suffix of a compressed file."""
+    return path.with_suffix("") if path.suffix.lower() in CODECS else path
 
 
 def pixel_key(image: Image.Image) -> int:
