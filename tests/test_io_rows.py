@@ -574,7 +574,7 @@ def test_invalid_items_of_json_lists_are_failed_rows(tmp_path):
 
 
 def test_json_documents_are_read_in_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.inputs.text._READ", 7)
+    monkeypatch.setattr("msdscore.io.inputs.documents._READ", 7)
     rows = [{"image": "a.jpg", "caption": text * 3, "numbers": [12345, 1.5e-7, True]} for text in CAPTIONS]
     found = rows_of(write(tmp_path / "rows.json", json.dumps(rows, ensure_ascii=False, indent=1)))
     assert [dict(row.columns) for row in found] == rows
@@ -752,7 +752,8 @@ def test_deeply_nested_values_become_text(tmp_path, depth):
 
 
 def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.inputs.text._LONGEST", 200)
+    for module in ("formats", "documents"):
+        monkeypatch.setattr(f"msdscore.io.inputs.{module}.LONGEST", 200)
     long = '{"image": "b.jpg", "caption": "' + "y" * 900 + '"}'
     lines = ['{"image": "a.jpg", "caption": "x"}', long, '{"image": "c.jpg", "caption": "z"}', long]
     rows = rows_of(write(tmp_path / "rows.jsonl", "\n".join(lines)))

@@ -113,11 +113,17 @@ def _count_rows(first: "RowSource", shards: list[str], end: float) -> tuple[int,
 
     Parquet files are counted from their footers; other shards are assumed to have rows of the size of the first.
     """
-    import pyarrow.parquet as pq
-
+    from msdscore.io.arrow import pq
     from msdscore.io.files import is_address
 
-    (rows, is_whole), others = _counted(first, end), shards[1:]
+    others, is_whole, rows = shards[1:], True, 0
+    if first.layout.schema is not None and not first.layout.has_lists:
+        rows = first.total or 0  # from the footer
+    else:
+        read = first.read()
+        while is_whole and (counted := sum(1 for _ in islice(read, _COUNTED))):
+            rows += counted
+            is_whole = perf_counter() <= end
     if any(map(is_address, shards)):
         return rows * len(shards), is_whole and not others
     is_parquet = rows == first.total and all(Path(shard).suffix.lower() == ".parquet" for shard in shards)
@@ -125,15 +131,3 @@ def _count_rows(first: "RowSource", shards: list[str], end: float) -> tuple[int,
         return rows + sum(pq.read_metadata(shard).num_rows for shard in others), True
     sizes = [Path(shard).stat().st_size if Path(shard).is_file() else 0 for shard in shards]
     return round(rows * sum(sizes) / sizes[0]) if others and sizes[0] else rows, is_whole and not others
-
-
-def _counted(source: "RowSource", end: float) -> tuple[int, bool]:
-    """Return the number of rows of a source, and whether all were counted before `end`."""
-    if source.layout.schema is not None and not source.layout.has_lists:
-        return source.count(), True  # from the footer
-    rows, count = source.read(), 0
-    while counted := sum(1 for _ in islice(rows, _COUNTED)):
-        count += counted
-        if perf_counter() > end:
-            return count, False
-    return count, True

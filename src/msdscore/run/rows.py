@@ -159,12 +159,13 @@ def _write_output(
     name = REFERENCE_NAMES[0]
     counts = scores[name].drop_null().to_pylist() if name in scores.column_names else []
     signature = signed(pipeline.signature, counts) if counts else pipeline.signature
+    path = source.name if source.name == "-" else str(Path(source.name).resolve())
     tables = _output_tables(columns, scores, new_names, output.suffix)
     keys = [done.keys[number] for number in sorted(done.keys)]
     summary = run.finish(
         map(without_formulas, tables) if how.excel_safe else tables,
         metadata={"msdscore": pipeline.signature, "signed": signature},
-        notes={"parts": keys, "spec": spec, "source": source.path, "renamed": new_names, "signed": signature},
+        notes={"parts": keys, "spec": spec, "source": path, "renamed": new_names, "signed": signature},
         check=partial(source.check_unchanged, partial(_has_rows, source, how, keys)),
     )
     return ScoredFile(

@@ -19,8 +19,7 @@ from msdscore.io import stores
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import is_address
 from msdscore.io.inputs.ahead import read_ahead
-from msdscore.io.inputs.columns import ColumnNames, first_of
-from msdscore.io.inputs.finder import image_tables
+from msdscore.io.inputs.columns import ColumnNames, first_of, image_tables
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import table_from_columns
 from msdscore.io.outputs.run import drop_hidden_parts, open_parts

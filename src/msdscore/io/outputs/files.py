@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from msdscore.errors import ConfigError
-from msdscore.io.arrow import pa, pc, pq
-from msdscore.io.inputs.formats import python_rows
+from msdscore.io.arrow import pa, pc, pq, python_rows
 from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
 
 OUTPUT_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
