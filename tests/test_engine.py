@@ -564,7 +564,7 @@ def test_parquet_preserves_column_types(tmp_path):
 
 
 def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.run.parts.STORED_ROWS", 2)
+    monkeypatch.setattr("msdscore.run.rows.STORED_ROWS", 2)
     make_input(tmp_path)
     path = tmp_path / "wide.jsonl"
     values = [2**60 + 1, 5, 0.5, None]
@@ -576,9 +576,9 @@ def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeyp
 @pytest.mark.parametrize("most", [0, 9000])
 def test_rows_beyond_the_memory_limit_are_stored_in_a_file(tmp_path, monkeypatch, most):
     path, _ = make_input(tmp_path)
-    monkeypatch.setattr("msdscore.run.parts.STORED_ROWS", 7)
+    monkeypatch.setattr("msdscore.run.rows.STORED_ROWS", 7)
     run(Scorer("toy"), path, tmp_path / "kept.parquet")
-    monkeypatch.setattr("msdscore.run.parts.STORED_BYTES", most)
+    monkeypatch.setattr("msdscore.run.rows.STORED_BYTES", most)
     run(Scorer("toy"), path, tmp_path / "again.parquet")
     assert pq.read_table(tmp_path / "again.parquet") == pq.read_table(tmp_path / "kept.parquet")
 
@@ -773,7 +773,7 @@ def test_files_are_read_once_and_hashed_from_the_decoded_bytes(tmp_path, monkeyp
     path, _ = make_input(tmp_path)
     read, real = [], Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file.name) or real(file))
-    monkeypatch.setattr("msdscore.run.resume.file_stamp", lambda path, verify: read.append(f"stamp of {path}"))
+    monkeypatch.setattr("msdscore.run.parts.file_stamp", lambda path, verify: read.append(f"stamp of {path}"))
     output = tmp_path / "out.jsonl"
     run(Scorer("toy"), path, output, part_rows=100)
     assert sorted(read) == sorted(f"{colour}.png" for colour in COLOURS)
@@ -813,7 +813,7 @@ def test_full_temporary_folder_is_a_one_line_error_and_the_run_resumes(tmp_path,
     full, (path, _) = Path("/dev/full"), make_input(tmp_path)
     run(Scorer("toy"), path, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
-        patch.setattr(parts_of_run, "SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
+        patch.setattr("msdscore.run.rows.SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
         with pytest.raises(RunError, match=r"cannot be stored there \(No space left on device\)"):
             run(Scorer("toy"), path, tmp_path / "scores.parquet")
     run(Scorer("toy"), path, tmp_path / "scores.parquet")

@@ -25,8 +25,8 @@ from msdscore.io.outputs.files import table_from_columns
 from msdscore.io.outputs.run import drop_hidden_parts, open_parts
 from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
-from msdscore.run.parts import WORST, InputColumns, RowValues, collect, plan, renamed
-from msdscore.run.resume import score_missing
+from msdscore.run.parts import WORST, collect, plan, score_missing
+from msdscore.run.rows import InputColumns, RowValues, renamed
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 

@@ -18,7 +18,7 @@ from msdscore.io.inputs.tables import ParquetTable
 from msdscore.io.inputs.tar_samples import CAPTION_LISTS
 from msdscore.io.outputs.shards import SIGNATURE_KEY
 from msdscore.io.tar import sample_key
-from msdscore.run.parts import renamed
+from msdscore.run.rows import renamed
 from msdscore.select.scores import Positions, ScoreFile, parquet_rows
 from msdscore.select.sources import rows_at
 
