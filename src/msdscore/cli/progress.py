@@ -165,16 +165,12 @@ def _open_nonblocking(path: str) -> FileIO:
     return FileIO(path, "w", opener=lambda name, flags: os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
 
 
-class _TerminatedError(KeyboardInterrupt):
-    """Raised on SIGTERM."""
-
-
 @contextmanager
 def stoppable(message: str = STOPPED) -> Iterator[None]:
     """Print `message` on interruption and exit with 128 plus the signal number."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        raise _TerminatedError
+        raise KeyboardInterrupt(number)
 
     is_main = threading.current_thread() is threading.main_thread()
     previous = signal.signal(signal.SIGTERM, terminate) if is_main else None
@@ -182,8 +178,7 @@ def stoppable(message: str = STOPPED) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         typer.echo(message, err=True)
-        number = signal.SIGTERM if isinstance(stop, _TerminatedError) else signal.SIGINT
-        raise typer.Exit(128 + number) from None
+        raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, previous)

@@ -129,16 +129,15 @@ def score(
     """
     from msdscore.io.files import is_image_name
     from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.references import ReferenceFile
     from msdscore.io.inputs.rows import open_rows
     from msdscore.io.outputs.targets import is_standard_output
-    from msdscore.io.stores import fetched_shard
 
     output = None if target.output is None or is_standard_output(target.output) else target.output
     sources, spec = [source, *(captions or [])], scorer.spec(batch, decoders=workers.decoders)
     names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
     if target.estimate:
         from msdscore.cli.estimate import print_estimate
+        from msdscore.io.stores import fetched_shard
 
         shards = estimated_shards(sources, workers.part)
         with (
@@ -152,7 +151,11 @@ def score(
         raise typer.Exit(0 if is_complete else options.SOME_FAILED)
     _reject_shards(workers, sources)
     file = None if output is None else Path(output)
-    known = None if rows.references is None else ReferenceFile(rows.references)
+    known = None
+    if rows.references is not None:
+        from msdscore.io.inputs.references import ReferenceFile
+
+        known = ReferenceFile(rows.references)
     if rows.reference and (known is not None or not captions):
         raise ConfigError("--reference is for one image and its captions; for other inputs pass --references FILE")
     if captions:
@@ -251,7 +254,7 @@ def score_file(
         done = f"; {result.earlier} of them scored by an earlier run" if result.earlier else ""
     tell(f"{result.rows} rows, {result.failed} failed{f' -> {output}' if output else ''}{done}")
     tell_reasons(result.reasons, result.failed, "see the column error of the output")
-    if rows.images is None and any(map(_is_missing_file, result.reasons)):
+    if rows.images is None and any(reason.endswith(": no such file") for reason in result.reasons):
         tell("  relative paths start at the folder of the rows; if the images are elsewhere, pass --images FOLDER")
     for name, new in result.renamed.items():
         tell(f"the input column {name} is renamed to {new}")
@@ -267,16 +270,13 @@ def score_file(
     return not result.failed
 
 
-def _is_missing_file(reason: str) -> bool:
-    """Whether a row failed because its image does not exist."""
-    return reason.endswith(": no such file")
-
-
 def _reject_shards(workers: WorkerOptions, sources: Sequence[str]) -> None:
     """Raise for several shards or options of shards if the output is not a folder."""
-    from msdscore.io.stores import expand, is_shard
+    several = False
+    if len(sources) > 1 or not Path(sources[0]).is_file():
+        from msdscore.io.stores import expand, is_shard
 
-    several = is_shard(sources[0]) and (any(map(is_shard, sources[1:])) or len(expand(sources[0])) > 1)
+        several = is_shard(sources[0]) and (any(map(is_shard, sources[1:])) or len(expand(sources[0])) > 1)
     if several or workers != WorkerOptions(decoders=workers.decoders):
         raise ConfigError("shards are scored into a folder; pass one: -o DIR (without a suffix)")
 

@@ -188,7 +188,7 @@ def _write_output(
 
 def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
     """Return the summary of a finished run that is up to date."""
-    drop_parts(output)
+    drop_parts(run_files(output)[1])
     summary, signature = Summary.of(notes), notes.get("signed", notes["manifest"]["signature"])
     new_names = notes.get("renamed", {})
     return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=new_names)

@@ -22,7 +22,7 @@ from msdscore.io.inputs.ahead import read_ahead
 from msdscore.io.inputs.columns import ColumnNames, first_of, image_tables
 from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.files import table_from_columns
-from msdscore.io.outputs.run import drop_hidden_parts, open_parts
+from msdscore.io.outputs.run import drop_parts, hidden_parts, open_parts
 from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.run.parts import WORST, collect, plan, score_missing
@@ -230,7 +230,8 @@ def _is_same_input(before: str, now: str) -> bool:
 
 def _finished(facts: ShardFacts, target: str) -> ShardResult:
     """Return the result of a finished shard."""
-    drop_hidden_parts(target)
+    if not is_address(target):
+        drop_parts(hidden_parts(Path(target)))  # left by a crash at the very end
     return _result(facts, target, fresh=False)
 
 

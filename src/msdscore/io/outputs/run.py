@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from msdscore.errors import RunError
 from msdscore.io.arrow import pa, pq
@@ -18,7 +18,8 @@ from msdscore.io.outputs.targets import MADE_BY, REMEDY, check_manifest, dump, l
 T = TypeVar("T")
 _REASONS = 3  # errors of failed rows that a summary lists
 _KEY = "msdscore.key"  # of a part, in its schema metadata
-_FOLDER_FILES = re.compile(r"part-\d+\.parquet|manifest\.json")  # the files in the folder of a run
+_PART = re.compile(r"part-(\d+)\.parquet")
+_FOLDER_FILES = re.compile(rf"{_PART.pattern}|manifest\.json")  # the files in the folder of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +42,40 @@ class Summary:
         return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
-class Run:
+class Run(AbstractContextManager["Run"]):
     """An open run, whose parts are in a folder, by default next to the output, until `finish` writes the output.
 
-    Only one process at a time can open it. Use `with`, or call `close`.
+    Only one process at a time can open it. Use `with`, or call `close`. Parts of another manifest raise `RunError`, or
+    are deleted with `replace`.
     """
 
-    def __init__(self, output: Path, manifest: Mapping[str, Any], *, folder: Path | None = None) -> None:
+    def __init__(
+        self, output: Path, manifest: Mapping[str, Any], *, folder: Path | None = None, replace: bool = False
+    ) -> None:
         self.output, self.manifest = output, manifest
         self._sidecar, parts = run_files(output)
         self._folder = folder or parts
         self._lock = take_folder(self._folder)
         self.close = self._lock.release
+        try:
+            self._write_manifest(replace)
+        except BaseException:
+            self.close()
+            raise
 
-    def __enter__(self) -> Self:
-        return self
+    def _write_manifest(self, replace: bool) -> None:
+        noted = self._folder / "manifest.json"
+        if noted.exists():
+            try:
+                check_manifest(self._folder, load(noted), self.manifest)
+                return
+            except RunError:
+                if not replace:
+                    raise
+        # Parts without a manifest are left over from an interrupted removal; their run is unknown.
+        for path in _parts(self._folder).values():
+            path.unlink()
+        write_bytes(noted, dump(self.manifest), folder=self._folder)
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -63,8 +83,8 @@ class Run:
     def keys(self) -> dict[int, str]:
         """Return the keys of the complete parts by part number, in order; empty for parts written without one."""
         keys: dict[int, str] = {}
-        for number, path in sorted(_parts(self._folder)):
-            with suppress(pa.ArrowException, OSError):
+        for number, path in _parts(self._folder).items():
+            with suppress(pa.ArrowException, OSError):  # an incomplete one
                 keys[number] = (_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
         return keys
 
@@ -164,21 +184,6 @@ class Run:
         """Remove the folder of parts, and close."""
         remove_owned(self._folder, self._lock, _FOLDER_FILES)
 
-    def note(self, *, replace: bool = False) -> None:
-        """Write the manifest; parts of another manifest raise `RunError`, or are deleted with `replace`."""
-        noted = self._folder / "manifest.json"
-        if noted.exists():
-            try:
-                check_manifest(self._folder, load(noted), self.manifest)
-                return
-            except RunError:
-                if not replace:
-                    raise
-        # Parts without a manifest are left over from an interrupted removal; their run is unknown.
-        for _, part in _parts(self._folder):
-            part.unlink()
-        write_bytes(noted, dump(self.manifest), folder=self._folder)
-
 
 def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
     """Start or resume a run; `manifest` contains everything that must be the same to resume.
@@ -192,15 +197,9 @@ def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) 
     if not folder.exists() and finished_run(output, manifest) and not again:
         raise RunError(f"{output}: already finished; {REMEDY}")
     try:
-        run = Run(output, manifest)
-        try:
-            run.note()
-        except BaseException:
-            run.close()
-            raise
+        return Run(output, manifest)
     except OSError as error:
         raise RunError(f"{output}: cannot be written ({error.strerror or error}); choose another -o") from error
-    return run
 
 
 @contextmanager
@@ -215,12 +214,11 @@ def open_parts(output: str, manifest: Mapping[str, Any], *, again: bool = False)
     with ExitStack() as stack:
         if not is_address(output):
             with suppress(RunError, OSError):
-                run = Run(path, manifest, folder=_hidden(path))
+                run = Run(path, manifest, folder=hidden_parts(path), replace=True)
         if run is None:
             temporary = Path(stack.enter_context(TemporaryDirectory()))
-            run = Run(path, manifest, folder=temporary / "parts")
+            run = Run(path, manifest, folder=temporary / "parts", replace=True)
         with run:
-            run.note(replace=True)
             for number in run.keys() if again else ():
                 run.drop(number)
             yield run
@@ -241,7 +239,7 @@ def finished_run(output: Path, manifest: Mapping[str, Any]) -> Summary | None:
     check_manifest(output, record.get("manifest"), manifest)
     if not _is_unchanged(output, record):
         raise RunError(f"{output}: was changed after the run that wrote it; {REMEDY}")
-    drop_parts(output)
+    drop_parts(folder)
     return Summary.of(record)
 
 
@@ -262,22 +260,13 @@ def discard(output: Path) -> None:
     sidecar.unlink(missing_ok=True)
 
 
-def drop_parts(output: Path) -> None:
-    """Remove the parts of a finished run, which a crash at the very end leaves behind."""
-    _drop_folder(run_files(output)[1])
-
-
-def drop_hidden_parts(output: str) -> None:
-    """Remove the parts of `open_parts`, which a crash at the very end leaves behind."""
-    if not is_address(output):
-        _drop_folder(_hidden(Path(output)))
-
-
-def _hidden(output: Path) -> Path:
+def hidden_parts(output: Path) -> Path:
+    """Return the folder of parts of `open_parts`."""
     return output.with_name(f".{output.name}.parts")
 
 
-def _drop_folder(folder: Path) -> None:
+def drop_parts(folder: Path) -> None:
+    """Remove the parts of a finished run, which a crash at the very end leaves behind."""
     with suppress(RunError):  # another process may be using them
         if folder.exists():
             remove_owned(folder, take_folder(folder), _FOLDER_FILES)
@@ -312,8 +301,7 @@ def _schema(path: Path) -> pa.Schema:
         return pq.read_schema(file)
 
 
-def _parts(folder: Path) -> Iterator[tuple[int, Path]]:
-    for path in folder.glob("part-*.parquet"):
-        digits = path.stem.removeprefix("part-")
-        if digits.isdigit():
-            yield int(digits), path
+def _parts(folder: Path) -> dict[int, Path]:
+    """Return the files of parts by number, in order."""
+    found = ((_PART.fullmatch(path.name), path) for path in folder.glob("part-*.parquet"))
+    return dict(sorted((int(name[1]), path) for name, path in found if name))
