@@ -283,7 +283,7 @@ def test_leftover_parts_of_a_crash_are_removed(tmp_path, monkeypatch):
     path, _ = make_input(tmp_path)
     output = tmp_path / "out.jsonl"
     with monkeypatch.context() as crash:
-        crash.setattr("msdscore.io.outputs.run.remove_owned", lambda folder, lock, names: lock.release())
+        crash.setattr("msdscore.io.outputs.run.remove_owned", lambda folder, lock: lock.release())
         run(Scorer("toy"), path, output, part_rows=8)
     parts = tmp_path / "out.jsonl.parts"
     assert list(parts.glob("part-*.parquet"))

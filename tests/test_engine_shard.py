@@ -23,9 +23,9 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.forms.columns import names as column_names
 from msdscore.io import stores
-from msdscore.io.atomic import take_folder
 from msdscore.io.files import base_name
 from msdscore.io.inputs.columns import ColumnNames
+from msdscore.io.outputs.run import take_folder
 from msdscore.io.outputs.shards import read_facts, shard_facts
 from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples

@@ -1,13 +1,16 @@
-"""Files: their names, images in them, and keys computed from their contents."""
+"""Files: their names and states, keys of their contents, and atomic writes."""
 
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b, file_digest
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
+from uuid import uuid4
 
 from PIL import Image
 
@@ -19,6 +22,7 @@ IMAGE_ENDINGS = frozenset({
     "pbm", "pgm", "pnm", "ppm",
 })  # fmt: skip
 CODECS = {".gz": "gzip", ".zst": "zstd"}  # of compressed text, by suffix
+TEMPORARY = ".tmp"  # suffix of a file that is being written
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
 _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
@@ -226,3 +230,33 @@ def file_key_and_lines(path: Path) -> tuple[str, int | None]:
             file.seek((status.st_size - _BLOCK) * number // (_SAMPLES - 1))
             digest.update(file.read(_BLOCK))
     return digest.hexdigest(), None
+
+
+@contextmanager
+def replacing(path: Path, *, folder: Path | None = None) -> Iterator[BinaryIO]:
+    """Write to a temporary file in `folder` (default: next to `path`) and rename it to `path` at the end.
+
+    The bytes are flushed to disk before the rename: a crash leaves either the old file or the new one.
+    """
+    # Not named after the file, whose name may be as long as the system allows.
+    temporary = (folder or path.parent) / f".{uuid4().hex}{TEMPORARY}"
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        if os.name != "nt":  # folders cannot be opened there, and renames are written through
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes, *, folder: Path) -> None:
+    """Write a small file atomically, with the temporary file in `folder`."""
+    with replacing(path, folder=folder) as file:
+        file.write(content)

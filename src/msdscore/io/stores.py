@@ -26,8 +26,7 @@ from msdscore.errors import (
     require,
     shortened,
 )
-from msdscore.io.atomic import TEMPORARY, replacing
-from msdscore.io.files import base_name, is_address, split_query, stem, without_compression
+from msdscore.io.files import TEMPORARY, base_name, is_address, replacing, split_query, stem, without_compression
 
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
 _WEB = ("http://", "https://")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from msdscore.io.atomic import write_bytes
+from msdscore.io.files import write_bytes
 from msdscore_lab.benchmarks.registry import benchmark
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore_lab.benchmarks.run.runner import versions

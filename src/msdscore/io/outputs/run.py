@@ -1,5 +1,6 @@
 """Resumable runs that write finished parts and merge them into one output."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -8,14 +9,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from filelock import BaseFileLock, FileLock, Timeout
+
 from msdscore.errors import RunError
 from msdscore.io.arrow import pa, pq
-from msdscore.io.atomic import remove_owned, replacing, take_folder, write_bytes
-from msdscore.io.files import file_key, is_address
+from msdscore.io.files import TEMPORARY, file_key, is_address, replacing, write_bytes
 from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
 from msdscore.io.outputs.targets import MADE_BY, REMEDY, check_manifest, dump, load, read_notes, run_files
 
 T = TypeVar("T")
+LOCK = "lock"
+OWNED = "made-by-msdscore"  # marker file; a folder without it is never emptied
 _REASONS = 3  # errors of failed rows that a summary lists
 _KEY = "msdscore.key"  # of a part, in its schema metadata
 _PART = re.compile(r"part-(\d+)\.parquet")
@@ -182,7 +186,7 @@ class Run(AbstractContextManager["Run"]):
 
     def remove(self) -> None:
         """Remove the folder of parts, and close."""
-        remove_owned(self._folder, self._lock, _FOLDER_FILES)
+        remove_owned(self._folder, self._lock)
 
 
 def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
@@ -254,7 +258,7 @@ def discard(output: Path) -> None:
     sidecar, folder = run_files(output)
     read_notes(sidecar)  # raises if no run has written it
     if folder.exists():
-        remove_owned(folder, take_folder(folder), _FOLDER_FILES)
+        remove_owned(folder, take_folder(folder))
     # The sidecar is removed last: without an output it has no effect.
     output.unlink(missing_ok=True)
     sidecar.unlink(missing_ok=True)
@@ -269,7 +273,7 @@ def drop_parts(folder: Path) -> None:
     """Remove the parts of a finished run, which a crash at the very end leaves behind."""
     with suppress(RunError):  # another process may be using them
         if folder.exists():
-            remove_owned(folder, take_folder(folder), _FOLDER_FILES)
+            remove_owned(folder, take_folder(folder))
 
 
 def _is_unchanged(output: Path, record: Mapping[str, Any]) -> bool:
@@ -305,3 +309,63 @@ def _parts(folder: Path) -> dict[int, Path]:
     """Return the files of parts by number, in order."""
     found = ((_PART.fullmatch(path.name), path) for path in folder.glob("part-*.parquet"))
     return dict(sorted((int(name[1]), path) for name, path in found if name))
+
+
+def take_folder(folder: Path) -> BaseFileLock:
+    """Lock a folder, created if missing, and remove temporary files of killed writers from it.
+
+    Raises:
+        RunError: the folder exists without the marker file, or another process is using it.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise RunError(f"{folder}: expected a folder of finished parts, got a link or a file; choose another -o")
+    present: set[str] = set()
+    with suppress(FileNotFoundError):
+        present = {path.name for path in folder.iterdir()}
+    if OWNED not in present and not present <= {LOCK}:
+        raise RunError(f"{folder}: was not created by msdscore (it has no {OWNED}); move it away or choose another -o")
+    lock = take_lock(folder / LOCK)
+    (folder / OWNED).touch()
+    for path in folder.glob(f".*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+    return lock
+
+
+def take_lock(path: Path) -> BaseFileLock:
+    """Lock a folder through its lock file, until `release` is called.
+
+    The system releases the lock when the process ends, however it ends.
+    """
+    # Not bound to a thread: any thread may close a run and release its folder.
+    lock = FileLock(path, timeout=0, thread_local=False)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            owner = "another process"
+            with suppress(OSError):
+                owner = f"process {path.read_text(encoding='ascii') or 'unknown'}"
+            raise RunError(f"{path.parent}: {owner} is using it; wait for it or choose another -o") from error
+        except FileNotFoundError:  # the last owner has just removed the folder
+            continue
+        except OSError as error:
+            raise RunError(f"{path}: cannot be locked ({error.strerror}); write to a local disk") from error
+        with suppress(OSError):  # Windows does not allow writing to a locked file; the message then names no process
+            path.write_text(str(os.getpid()), encoding="ascii")
+        return lock
+
+
+def remove_owned(folder: Path, lock: BaseFileLock) -> None:
+    """Remove the files of a run from its locked folder, then the folder unless other files remain in it."""
+    for path in folder.iterdir():
+        if _FOLDER_FILES.fullmatch(path.name) and not path.is_dir():
+            path.unlink()
+    # The marker is removed before the lock, so that another process never sees an unlocked folder without a marker.
+    (folder / OWNED).unlink(missing_ok=True)
+    if os.name == "nt":  # Windows cannot delete the lock file while it is open
+        lock.release()
+    (folder / LOCK).unlink(missing_ok=True)
+    lock.release()
+    with suppress(OSError):
+        folder.rmdir()

@@ -17,8 +17,7 @@ from typing import Any
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened
 from msdscore.io.arrow import pa, pq
-from msdscore.io.atomic import write_bytes
-from msdscore.io.files import is_address, is_image_name
+from msdscore.io.files import is_address, is_image_name, write_bytes
 from msdscore.io.inputs.columns import image_tables
 from msdscore.io.inputs.formats import has_input_suffix
 from msdscore.io.inputs.rows import open_rows
