@@ -14,7 +14,7 @@ from PIL import Image
 
 from msdscore.forms.paper import Paper
 from msdscore.io.files import TarImage
-from msdscore.io.inputs.rows import Row
+from msdscore.io.rows import Row
 from msdscore.run.parts import part_table, plan, row_keys
 from msdscore.run.shards import ShardJob, ShardOptions, input_columns, score_table
 from msdscore.run.workers import score_jobs

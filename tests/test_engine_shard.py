@@ -23,10 +23,10 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.forms.columns import names as column_names
 from msdscore.io import stores
+from msdscore.io.columns import ColumnNames
 from msdscore.io.files import base_name
-from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.outputs.run import take_folder
-from msdscore.io.outputs.shards import read_facts, shard_facts
+from msdscore.io.runs import take_folder
+from msdscore.io.shards import read_facts, shard_facts
 from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardJob, ShardOptions, score_shard
@@ -565,7 +565,7 @@ def test_rewrite_of_equal_size_is_detected(tmp_path):
 @pytest.mark.parametrize("verify", [False, True])
 def test_edited_scores_of_equal_length_are_scored_again(tmp_path, monkeypatch, verify):
     if verify:
-        monkeypatch.setattr("msdscore.io.outputs.shards.CHECKED_BYTES", 0)
+        monkeypatch.setattr("msdscore.io.shards.CHECKED_BYTES", 0)
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
     score_shard(TOY, source, output, ShardOptions(verify=verify))
     whole = output.read_bytes()

@@ -16,9 +16,9 @@ from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, t
 from msdscore.errors import CaptionError, ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
-    from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.references import ReferenceFile
-    from msdscore.io.inputs.rows import RowSource
+    from msdscore.io.columns import ColumnNames
+    from msdscore.io.references import ReferenceFile
+    from msdscore.io.rows import RowSource
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
@@ -127,10 +127,10 @@ def score(
 
     Exit codes: 0 all rows scored, 3 some rows failed (their errors are in the output), 2 invalid usage.
     """
+    from msdscore.io.columns import ColumnNames
     from msdscore.io.files import is_image_name
-    from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.rows import open_rows
-    from msdscore.io.outputs.targets import is_standard_output
+    from msdscore.io.rows import open_rows
+    from msdscore.io.targets import is_standard_output
 
     output = None if target.output is None or is_standard_output(target.output) else target.output
     sources, spec = [source, *(captions or [])], scorer.spec(batch, decoders=workers.decoders)
@@ -153,7 +153,7 @@ def score(
     file = None if output is None else Path(output)
     known = None
     if rows.references is not None:
-        from msdscore.io.inputs.references import ReferenceFile
+        from msdscore.io.references import ReferenceFile
 
         known = ReferenceFile(rows.references)
     if rows.reference and (known is not None or not captions):
@@ -190,8 +190,8 @@ def score_image(
     target: TargetOptions,
 ) -> bool:
     """Rank the captions of one image, and print or write the result; return whether all were scored."""
-    from msdscore.io.inputs.formats import INPUT_FORMATS
-    from msdscore.io.outputs.files import check_output, text_in_csv, write_table
+    from msdscore.io.formats import INPUT_FORMATS
+    from msdscore.io.tables import check_output, text_in_csv, write_table
     from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in INPUT_FORMATS:
@@ -290,7 +290,7 @@ def is_folder(output: str, source: str) -> bool:
     (True, False, True)
     """
     from msdscore.io.files import base_name, is_address, is_image_name
-    from msdscore.io.outputs.files import OUTPUT_SUFFIXES
+    from msdscore.io.tables import OUTPUT_SUFFIXES
 
     if is_image_name(Path(source)):
         return False

@@ -115,7 +115,7 @@ def build_bank(
 
 def save_bank(named: NamedBank, path: Path) -> None:
     """Write a bank as safetensors."""
-    from msdscore.io.outputs.targets import put  # imports the output formats, which a score does not need
+    from msdscore.io.targets import put  # imports the output formats, which a score does not need
 
     put(path, bank_bytes(named.bank, encoder=named.encoder), overwrite=True)
 

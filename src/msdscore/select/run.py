@@ -21,9 +21,9 @@ from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import base_name, is_address, split_query
-from msdscore.io.inputs.tar_samples import SHARED_KEY
-from msdscore.io.outputs.shards import SIGNATURE_KEY
-from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
+from msdscore.io.shards import SIGNATURE_KEY
+from msdscore.io.tar import SHARED_KEY
+from msdscore.io.targets import REMEDY, check_target, is_standard_output, with_images
 from msdscore.select.copies import copy_rows, copy_samples, write_sample_scores
 from msdscore.select.rule import Rule, ScoreTable, choose, quoted
 from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows

@@ -16,10 +16,10 @@ from msdscore.errors import ConfigError, InputError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.files import base_name, is_address, split_query
-from msdscore.io.inputs.formats import open_records
-from msdscore.io.outputs.files import as_text
-from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, shard_facts
-from msdscore.io.outputs.targets import RUN_NOTES
+from msdscore.io.formats import open_records
+from msdscore.io.shards import SIGNATURE_KEY, ShardFacts, shard_facts
+from msdscore.io.tables import as_text
+from msdscore.io.targets import RUN_NOTES
 
 KEY_NAMES = ("key", "id")
 UID = "uid"

@@ -43,7 +43,7 @@ def table(
     import json
 
     from msdscore.intervals import Resampling
-    from msdscore.io.outputs.targets import RUN_NOTES, check_target, put
+    from msdscore.io.targets import RUN_NOTES, check_target, put
     from msdscore_lab.benchmarks.results.grids import overview as all_in_one
     from msdscore_lab.benchmarks.results.grids import result_grids
     from msdscore_lab.benchmarks.results.result import read_result

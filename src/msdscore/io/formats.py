@@ -25,9 +25,9 @@ _READERS = {
     "json": ("documents", "JsonDocument"),
     "csv": ("formats", "Delimited"),
     "tsv": ("formats", "TabDelimited"),
-    "xlsx": ("tables", "Spreadsheet"),
-    "parquet": ("tables", "ParquetTable"),
-    "tar": ("tar_samples", "TarSamples"),
+    "xlsx": ("sheets", "Spreadsheet"),
+    "parquet": ("sheets", "ParquetTable"),
+    "tar": ("tar", "TarSamples"),
 }
 INPUT_FORMATS = tuple(_READERS)  # file suffixes
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text

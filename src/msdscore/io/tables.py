@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from msdscore.errors import ConfigError
 from msdscore.io.arrow import pa, pc, pq, python_rows
-from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
+from msdscore.io.targets import check_target, is_standard_output, put, run_files
 
 OUTPUT_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
 _JSON_SUFFIXES = (".jsonl", ".json")

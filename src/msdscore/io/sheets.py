@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 from msdscore.errors import InputError, MSDScoreError, one_line, require
 from msdscore.io.arrow import pa, pc, pq, python_rows
-from msdscore.io.inputs.formats import Record, Records, not_finite, require_distinct
+from msdscore.io.formats import Record, Records, not_finite, require_distinct
 
 _NOT_TEXT = Record(error="contains text that is not valid UTF-8")
 _BUFFER = 1 << 20

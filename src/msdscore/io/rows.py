@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msdscore.errors import ImageError, RunError, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.files import File, TarImage, file_key, file_state
-from msdscore.io.inputs.columns import (
+from msdscore.io.columns import (
     KEY_NAMES,
     ColumnNames,
     ImageFinder,
@@ -21,10 +20,11 @@ from msdscore.io.inputs.columns import (
     read_references,
     single_name,
 )
-from msdscore.io.inputs.formats import Record, Records, open_records
+from msdscore.io.files import File, TarImage, file_key, file_state
+from msdscore.io.formats import Record, Records, open_records
 
 if TYPE_CHECKING:
-    from msdscore.io.inputs.references import ReferenceFile
+    from msdscore.io.references import ReferenceFile
 
 _USUAL = ColumnNames()
 _SAMPLE = 20  # records from which the columns of a format without a header are inferred

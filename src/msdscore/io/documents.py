@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from msdscore.errors import InputError, shortened
 from msdscore.io.files import text_key
-from msdscore.io.inputs.formats import (
+from msdscore.io.formats import (
     JSON,
     LONGEST,
     SURROGATE,

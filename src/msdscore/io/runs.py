@@ -14,8 +14,8 @@ from filelock import BaseFileLock, FileLock, Timeout
 from msdscore.errors import RunError
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import TEMPORARY, file_key, is_address, replacing, write_bytes
-from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
-from msdscore.io.outputs.targets import MADE_BY, REMEDY, check_manifest, dump, load, read_notes, run_files
+from msdscore.io.tables import JsonRows, check_output, conform, joined_texts, unified, write_tables
+from msdscore.io.targets import MADE_BY, REMEDY, check_manifest, dump, load, read_notes, run_files
 
 T = TypeVar("T")
 LOCK = "lock"

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
+from msdscore.io.columns import IMAGE_NAMES, KEY_NAMES, REFERENCES, SEVERAL, first_of, read_references
 from msdscore.io.files import file_key
+from msdscore.io.formats import open_records
 from msdscore.io.images import from_cell
-from msdscore.io.inputs.columns import IMAGE_NAMES, KEY_NAMES, REFERENCES, SEVERAL, first_of, read_references
-from msdscore.io.inputs.formats import open_records
 from msdscore.io.names import ImageNames
 
 _TEXTS = (REFERENCES, SEVERAL, "caption")  # columns of a file of references
