@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from glob import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -115,20 +115,13 @@ def first_of(names: Iterable[str], wanted: Sequence[str]) -> str | None:
     >>> first_of(["Caption", "text"], ("caption", "text"))
     'Caption'
     """
-    # Cached, since the rows of a file have the same names.
-    return wanted[0] if isinstance(names, dict) and wanted[0] in names else _first_of(tuple(names), tuple(wanted))
-
-
-@lru_cache(maxsize=256)
-def _first_of(present: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:
-    lower: dict[str, str] = {}
-    for other in present:
-        lower.setdefault(other.casefold(), other)
+    present = list(names)
     for name in wanted:
         if name in present:
             return name
-        if (match := lower.get(name.casefold())) is not None:
-            return match
+        for other in present:
+            if other.casefold() == name.casefold():
+                return other
     return None
 
 

@@ -96,6 +96,7 @@ def plan(
 
 
 def _window(stream: Iterator[Row], most: int, most_bytes: int) -> list[Row]:
+    """Read up to `most` rows, or until their images in memory have `most_bytes`."""
     rows, size = list[Row](), 0
     for row in islice(stream, most):
         rows.append(row)
@@ -116,6 +117,7 @@ def _image_key(row: Row) -> str | int:
 
 
 def _part(number: int, sets: list[list[Row]]) -> Part:
+    """Build a part from the rows of each image."""
     rows, images, owner, unusable = list[Row](), list[File](), list[int](), list[Row]()
     for same_image in sets:
         image = -1

@@ -20,10 +20,10 @@ from msdscore.io.images import ImageLimits
 from msdscore.io.rows import Row, RowSource
 from msdscore.io.runs import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.tables import (
+    JSON_SUFFIXES,
     JsonRows,
     check_output,
     conform,
-    is_json,
     json_line,
     table_from_columns,
     text_in_csv,
@@ -99,14 +99,11 @@ def score_rows(
     """
     how = options or RunOptions()
     _prepare_output(source, output, how)
-    spec, notes = scorer if isinstance(scorer, ScorerSpec) else None, run_notes(output)
-    record = None if spec is None else spec.record()
+    spec = scorer if isinstance(scorer, ScorerSpec) else None
+    notes = run_notes(output)  # of a finished run
     is_current = notes is not None and _is_current(source, how, notes)
-    if notes and is_current and spec and record is not None and notes.get("spec") == record:
-        # The same scorer. Compared without loading it: the other settings, as they were written.
-        settings = json.loads(json.dumps(_settings(source, how, spec.limits)))
-        if notes.get("manifest", {}).items() >= settings.items():
-            return _finished(output, notes)
+    if notes and is_current and spec and _is_of(notes, spec, _settings(source, how, spec.limits)):
+        return _finished(output, notes)
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
     # The signature comes last, so that an error names the setting that differs.
     manifest = {**pipeline.manifest(), **_settings(source, how, pipeline.limits), "signature": pipeline.signature}
@@ -118,13 +115,14 @@ def score_rows(
         closing(_input_columns(source, output)) as columns,
         open_run(output, manifest, again=notes is not None) as run,
     ):
-        # Reads all rows once: they pass through `columns`, then those of a part are scored and written.
+        # Every row is read once, when its part is scored: its values are stored in `columns` on the way.
         parts = plan(columns.watch(source.read()), part_rows=how.part_rows)
         keys, scored, earlier = score_missing(
             run, pipeline, parts, worst=how.worst or None, verify=how.verify, retry=how.retry,
             progress=lambda count: progress(count, max(columns.count, source.total or 0)),
         )  # fmt: skip
         progress(columns.count, columns.count)
+        record = None if spec is None else spec.record()
         summary, signature, new_names = _write_output(run, pipeline, source, columns, how, keys, record)
     return ScoredFile(
         **asdict(summary), scored=scored, earlier=earlier, signature=signature, renamed=new_names,
@@ -192,6 +190,12 @@ def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
     summary, signature = Summary.of(notes), notes.get("signed", notes["manifest"]["signature"])
     new_names = notes.get("renamed", {})
     return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=new_names)
+
+
+def _is_of(notes: Mapping[str, Any], spec: ScorerSpec, settings: Mapping[str, Any]) -> bool:
+    """Return whether a finished run has the same scorer and settings, as far as is known without loading the scorer."""
+    record, written = spec.record(), json.loads(json.dumps(settings))
+    return record is not None and notes.get("spec") == record and notes.get("manifest", {}).items() >= written.items()
 
 
 def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[str, Any]:
@@ -296,7 +300,7 @@ def _input_columns(source: RowSource, output: Path) -> InputColumns:
             else:
                 new_id = {name: index if as_number else row_id}
                 values.append({**columns, **new_id} if name in columns else {**new_id, **columns})
-        if is_json(output.suffix):
+        if output.suffix.lower() in JSON_SUFFIXES:
             return pa.table({"": pa.array(map(json_line, values), pa.large_string())})
         return table_from_columns(values, schema)
 
@@ -322,7 +326,7 @@ def _output_tables(
     for stored in columns.tables():
         added = scores.slice(start, len(stored))
         start += len(stored)
-        if is_json(suffix):
+        if suffix.lower() in JSON_SUFFIXES:
             objects = stored[0].to_pylist()
             if new_names:
                 rows = map(json.loads, objects)

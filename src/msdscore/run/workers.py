@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -204,7 +204,7 @@ def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connecti
 
     def answer(done: "Future[ShardResult]") -> None:
         error = None if done.cancelled() else done.exception()
-        if done.cancelled() or isinstance(error, StoppedError):
+        if done.cancelled() or isinstance(error, CancelledError):
             return
         if error is not None and not isinstance(error, MSDScoreError):  # a bug ends the worker
             traceback.print_exception(error)
@@ -219,10 +219,6 @@ def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connecti
         except (EOFError, ConnectionError):
             # The parent was killed: exit at once, since another run may finish these shards first.
             os._exit(1)
-
-
-class StoppedError(Exception):
-    """The run was cancelled."""
 
 
 class Overlapping:
@@ -252,13 +248,13 @@ class Overlapping:
             def watch(rows: Iterator[Row]) -> Iterator[Row]:
                 for row in rows:
                     if self._stopped.is_set():
-                        raise StoppedError
+                        raise CancelledError
                     yield row
                 turn.close()
 
             turn.enter_context(self._turn)
             if self._stopped.is_set():
-                raise StoppedError
+                raise CancelledError
             return self._worker(job, watch=watch)
 
 
