@@ -24,19 +24,25 @@ _COUNTED = 1 << 12  # rows between two looks at the clock
 
 
 def print_estimate(
-    spec: "ScorerSpec", first: "RowSource", shards: list[str], workers: int | None, *, as_json: bool
+    spec: "ScorerSpec",
+    shards: list[str],
+    open_shard: "Callable[[Path], RowSource]",
+    workers: int | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Score a sample of the first shard; print the number of rows, the rate, and the time for all shards."""
     from msdscore import threads
+    from msdscore.io.stores import fetched_shard
     from msdscore.run.shards import THREADS
     from msdscore.run.workers import default_workers
     from msdscore.scorer import Scorer
 
-    with bar("estimating") as show:
+    # As in a worker; and without a cache, which a second estimate would time.
+    alone = replace(spec, cache=None, threads=spec.threads or (THREADS if len(shards) > 1 else None))
+    with fetched_shard(shards[0]) as path, open_shard(path) as first, bar("estimating") as show:
         with threads.restored():
-            # As in a worker; and without a cache, which a second estimate would time.
-            number = spec.threads or (THREADS if len(shards) > 1 else None)
-            scorer = Scorer.from_spec(replace(spec, cache=None, threads=number))
+            scorer = Scorer.from_spec(alone)
             end = perf_counter() + LIMIT
             rate, sample = _sampled_rate(scorer, first, end, show)
         rows, is_exact = _count_rows(first, shards, max(end, perf_counter() + LIMIT / 4))

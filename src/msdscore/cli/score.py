@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from operator import add
 from pathlib import Path
@@ -137,14 +137,9 @@ def score(
     names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
     if target.estimate:
         from msdscore.cli.estimate import print_estimate
-        from msdscore.io.stores import fetched_shard
 
-        shards = estimated_shards(sources, workers.part)
-        with (
-            fetched_shard(shards[0]) as path,
-            open_rows(path, images=rows.images, format=rows.input_format, columns=names, hashed=False) as opened,
-        ):
-            print_estimate(spec, opened, shards, workers.workers, as_json=target.json)
+        open_shard = partial(open_rows, images=rows.images, format=rows.input_format, columns=names, hashed=False)
+        print_estimate(spec, estimated_shards(sources, workers.part), open_shard, workers.workers, as_json=target.json)
         return
     if output is not None and is_folder(output, source):
         is_complete = score_shards(spec, sources, output, names, rows, target, workers)
@@ -159,8 +154,8 @@ def score(
     if rows.reference and (known is not None or not captions):
         raise ConfigError("--reference is for one image and its captions; for other inputs pass --references FILE")
     if captions:
-        references = rows.reference or None if known is None else known.find({"image": source})
-        if known is not None and references is None:
+        references = rows.reference or None
+        if known is not None and (references := known.find({"image": source})) is None:
             raise ConfigError(f"{known.path}: no references for {source}; expected its file name or id as a key")
         is_complete = score_image(spec, source, captions, references, file, target)
     elif is_image_name(Path(source)):

@@ -30,7 +30,7 @@ _WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second per GiB), b
 _SAMPLES = 1024
 HASHED_BYTES = 8 << 20  # up to this size a stamp is a hash of the content, beyond it size and time
 
-FileState: TypeAlias = tuple[int, int, int]
+FileState: TypeAlias = tuple[int, int, int]  # inode, size and modification time
 
 
 def is_image_name(path: Path) -> bool:
@@ -40,6 +40,44 @@ def is_image_name(path: Path) -> bool:
     (True, False, False)
     """
     return path.suffix.lower().removeprefix(".") in IMAGE_ENDINGS and not path.name.startswith(".")
+
+
+def is_address(name: str | Path) -> bool:
+    """Whether a name is an address rather than a local path.
+
+    >>> is_address("s3://bucket/00000.tar"), is_address("data/00000.tar"), is_address("C:/data")
+    (True, False, False)
+    """
+    return isinstance(name, str) and _ADDRESS.match(name) is not None
+
+
+def split_query(name: str) -> tuple[str, str]:
+    """Split an address into its location and its query, which configures access to the store.
+
+    >>> split_query("s3://bucket/a.tar?region=eu-west-1"), split_query("what?.tar")
+    (('s3://bucket/a.tar', '?region=eu-west-1'), ('what?.tar', ''))
+    """
+    base, mark, query = name.rpartition("?")
+    return (base, mark + query) if mark and "=" in query and is_address(name) else (name, "")
+
+
+def base_name(name: str) -> str:
+    """Return the last part of a path or an address.
+
+    >>> base_name("s3://bucket/shards/00000.tar"), base_name("shards/00000.tar")
+    ('00000.tar', '00000.tar')
+    """
+    return PurePosixPath(split_query(name)[0]).name if is_address(name) else Path(name).name
+
+
+def stem(shard: str) -> str:
+    """Return the name of a shard without folder and suffixes."""
+    return without_compression(Path(base_name(shard))).stem
+
+
+def without_compression(path: Path) -> Path:
+    """Remove the suffix of a compressed file."""
+    return path.with_suffix("") if path.suffix.lower() in CODECS else path
 
 
 def file_state(file: str | Path | int) -> FileState | None:
@@ -91,44 +129,6 @@ class TarImage:
 
 
 File: TypeAlias = str | Path | bytes | TarImage  # one image file, as passed to a run and its decoding processes
-
-
-def is_address(name: str | Path) -> bool:
-    """Whether a name is an address rather than a local path.
-
-    >>> is_address("s3://bucket/00000.tar"), is_address("data/00000.tar"), is_address("C:/data")
-    (True, False, False)
-    """
-    return isinstance(name, str) and _ADDRESS.match(name) is not None
-
-
-def split_query(name: str) -> tuple[str, str]:
-    """Split an address into its location and its query, which configures access to the store.
-
-    >>> split_query("s3://bucket/a.tar?region=eu-west-1"), split_query("what?.tar")
-    (('s3://bucket/a.tar', '?region=eu-west-1'), ('what?.tar', ''))
-    """
-    base, mark, query = name.rpartition("?")
-    return (base, mark + query) if mark and "=" in query and is_address(name) else (name, "")
-
-
-def base_name(name: str) -> str:
-    """Return the last part of a path or an address.
-
-    >>> base_name("s3://bucket/shards/00000.tar"), base_name("shards/00000.tar")
-    ('00000.tar', '00000.tar')
-    """
-    return PurePosixPath(split_query(name)[0]).name if is_address(name) else Path(name).name
-
-
-def stem(shard: str) -> str:
-    """Return the name of a shard without folder and suffixes."""
-    return without_compression(Path(base_name(shard))).stem
-
-
-def without_compression(path: Path) -> Path:
-    """Remove the suffix of a compressed file."""
-    return path.with_suffix("") if path.suffix.lower() in CODECS else path
 
 
 def pixel_key(image: Image.Image) -> int:

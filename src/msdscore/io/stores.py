@@ -46,9 +46,13 @@ def open_store(name: str) -> tuple[FileSystem, str]:
 
     fsspec opens it; if the library for a scheme is not installed, the file systems of pyarrow are tried.
     """
-    fsspec = require("fsspec", extra="ray")
+    fsspec, options = require("fsspec", extra="ray"), {}
+    if name.lower().startswith(_WEB) and find_spec("aiohttp") is not None:
+        # A download may take any time, also more than the five minutes that are the default, as long as data arrives.
+        aiohttp: Any = import_module("aiohttp")
+        options = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=STALLED)}}
     try:
-        fs, path = fsspec.core.url_to_fs(name, **_http_options(name))
+        fs, path = fsspec.core.url_to_fs(name, **options)
     except ImportError as missing:
         from fsspec.implementations.arrow import ArrowFSWrapper
         from pyarrow.fs import FileSystem as ArrowFileSystem
@@ -66,17 +70,6 @@ def open_store(name: str) -> tuple[FileSystem, str]:
             f"{shortened(name)}: unknown kind of store ({error}); expected one that fsspec supports"
         ) from error
     return fs, str(path)
-
-
-def _http_options(name: str) -> dict[str, Any]:
-    """Return options for web servers: a download may take any time, but raises if no data arrives for a minute.
-
-    By default it raises after five minutes, also in the middle of a large shard.
-    """
-    if not name.lower().startswith(_WEB) or find_spec("aiohttp") is None:
-        return {}
-    aiohttp: Any = import_module("aiohttp")
-    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=STALLED)}}
 
 
 def join(folder: str, name: str) -> str:
