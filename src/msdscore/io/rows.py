@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -165,11 +165,9 @@ class RowSource(AbstractContextManager["RowSource"]):
     def read(self) -> Iterator[Row]:
         """Iterate over the rows in order; an input row with a list of captions yields one row per caption."""
         index, groups = 0, set[int]()
-        names: tuple[str, ...] | None = None
+        roles_of = lru_cache(maxsize=256)(self._roles)  # most records have the columns of others
         for number, record in enumerate(self._records.read()):
-            if names != tuple(record.values):  # most records have the columns of the one before
-                names = tuple(record.values)
-                roles = self._roles(names)
+            roles = roles_of(tuple(record.values))
             row = self._row(number, index, record, roles)
             captions = None if roles.caption is None else record.values[roles.caption]
             if not isinstance(captions, list):
