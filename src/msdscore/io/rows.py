@@ -169,12 +169,8 @@ class RowSource(AbstractContextManager["RowSource"]):
         for number, record in enumerate(self._records.read()):
             roles = roles_of(tuple(record.values))
             row = self._row(number, index, record, roles)
-            captions = None if roles.caption is None else record.values[roles.caption]
-            if not isinstance(captions, list):
-                yield row
-                index += 1
-                continue
-            for split in self._split(row, number, captions, roles.caption or "", groups):
+            has_list = roles.caption is not None and isinstance(record.values[roles.caption], list)
+            for split in self._split(row, number, record, roles.caption or "", groups) if has_list else (row,):
                 yield split
                 index += 1
 
@@ -266,12 +262,13 @@ class RowSource(AbstractContextManager["RowSource"]):
         accepted = listed(self.names.accepted("image"))
         return None, references, f"no image; expected one of {accepted}; found: {listed(values)}"
 
-    def _split(self, row: Row, number: int, captions: list[Any], name: str, earlier: set[int]) -> Iterator[Row]:
+    def _split(self, row: Row, number: int, record: Record, name: str, earlier: set[int]) -> Iterator[Row]:
         """Yield one row per caption of the list in column `name`; together they are one candidate set.
 
         An empty list becomes one row with an error. Columns `group` and `candidates` of the input take precedence;
         else the group is the id of the list, if none of the `earlier` ones has it (of which there are hashes).
         """
+        captions: list[Any] = record.values[name]
         group = row.group
         if group is None:
             is_new = row.has_id and hash(row.id) not in earlier
