@@ -129,7 +129,9 @@ def display() -> Iterator[Any]:
         file: Any = None
         if os.name == "posix" and sys.stderr is not None and sys.stderr.isatty():
             with suppress(OSError):  # the terminal has no name here, as in some containers
-                file = _Droppable(sys.stderr, stack.enter_context(_open_nonblocking(os.ttyname(sys.stderr.fileno()))))
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+                raw = FileIO(os.ttyname(sys.stderr.fileno()), "w", opener=lambda name, _: os.open(name, flags))
+                file = _Droppable(sys.stderr, stack.enter_context(raw))
         console, text = Console(stderr=True, file=file), TextColumn("{task.fields[text]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
         disabled = _QUIET.get() or not console.is_terminal
@@ -159,10 +161,6 @@ class _Droppable:
 
     def _unwritten(self, data: bytes) -> bytes:
         return data[self._raw.write(data) or 0 :]
-
-
-def _open_nonblocking(path: str) -> FileIO:
-    return FileIO(path, "w", opener=lambda name, flags: os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
 
 
 @contextmanager

@@ -41,17 +41,14 @@ class ReferenceFile:
                     wanted = "an image or id, and references, captions or caption"
                     raise InputError(f"{path}: item {number}: {record.error or f'expected {wanted}'}")
                 texts = [text for text in read_references(record.values[name]) or () if isinstance(text, str)]
-                self._add(image, key, texts)
+                if image is not None:
+                    self._by_name.setdefault(self._names.add(image), []).extend(texts)
+                if key is not None:
+                    self._by_id.setdefault(key, []).extend(texts)
+                    if image is None and not by_row:  # such as {"dog.jpg": […]}
+                        self._names.add(key)
         if not any(self._by_name.values()) and not any(self._by_id.values()):
             raise InputError(f"{path}: no references in this file")
-
-    def _add(self, image: str | None, key: str | None, texts: list[str]) -> None:
-        if image is not None:
-            self._by_name.setdefault(self._names.add(image), []).extend(texts)
-        if key is not None:
-            self._by_id.setdefault(key, []).extend(texts)
-            if image is None and not self._by_row:  # such as {"dog.jpg": […]}
-                self._names.add(key)
 
     def find(self, values: Mapping[str, Any]) -> list[str] | None:
         """Return the references of a row's image; None if the file has none.

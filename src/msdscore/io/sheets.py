@@ -23,7 +23,9 @@ class ParquetTable(Records):
         super().__init__(path)
         self._only = only
         with _readable(path), pq.ParquetFile(path) as file:
-            schema = _plain_schema(file.schema_arrow, path)
+            stored = file.schema_arrow
+            require_distinct(stored.names, path)
+            schema = pa.schema([pa.field(entry.name, _plain(entry.type)) for entry in stored])
             self.schema = schema if only is None else pa.schema([schema.field(name) for name in only])
             self.columns, self.total = tuple(self.schema.names), int(file.metadata.num_rows)
 
@@ -79,11 +81,6 @@ def _python(table: pa.Table) -> list[Any]:
     except UnicodeDecodeError:
         rows = [table.slice(index, 1) for index in range(len(table))]
         return [_python(row)[0] for row in rows] if len(rows) > 1 else [None]
-
-
-def _plain_schema(schema: pa.Schema, path: Path) -> pa.Schema:
-    require_distinct(schema.names, path)
-    return pa.schema([pa.field(entry.name, _plain(entry.type)) for entry in schema])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
