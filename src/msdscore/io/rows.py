@@ -1,12 +1,12 @@
 """Rows to score, from every input format."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from msdscore.errors import ImageError, RunError, shortened
 from msdscore.io.arrow import pa
@@ -117,7 +117,7 @@ def _has_bytes(kind: pa.DataType, *, is_image: bool) -> bool:
     return is_image and is_binary
 
 
-class RowSource(AbstractContextManager["RowSource"]):
+class RowSource:
     """An opened input; closing it deletes spooled input."""
 
     def __init__(
@@ -134,6 +134,9 @@ class RowSource(AbstractContextManager["RowSource"]):
         self._records, self._images, self._references = records, images, references
         self._files = (*records.files, *images.tables)
         self._states = list(map(file_state, self._files))
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -3,11 +3,11 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -46,7 +46,7 @@ class Summary:
         return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
-class Run(AbstractContextManager["Run"]):
+class Run:
     """An open run, whose parts are in a folder, by default next to the output, until `finish` writes the output.
 
     Only one process at a time can open it. Use `with`, or call `close`. Parts of another manifest raise `RunError`, or
@@ -67,6 +67,12 @@ class Run(AbstractContextManager["Run"]):
             self.close()
             raise
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def _write_manifest(self, replace: bool) -> None:
         noted = self._folder / "manifest.json"
         if noted.exists():
@@ -80,9 +86,6 @@ class Run(AbstractContextManager["Run"]):
         for path in _parts(self._folder).values():
             path.unlink()
         write_bytes(noted, dump(self.manifest), folder=self._folder)
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def keys(self) -> dict[int, str]:
         """Return the keys of the complete parts by part number, in order; empty for parts written without one."""
