@@ -281,9 +281,7 @@ def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
 
 
 def _parent(name: str) -> str:
-    return (
-        split_query(name)[0].rpartition("/")[0] if is_address(name) else str(Path(name).resolve().parent)
-    )
+    return split_query(name)[0].rpartition("/")[0] if is_address(name) else str(Path(name).resolve().parent)
 
 
 def _claim(folder: str, names: list[str], table: ScoreTable, rule: Rule, *, overwrite: bool) -> None:
