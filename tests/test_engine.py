@@ -21,10 +21,10 @@ from counting import CountingEncoder
 from msdscore import Paper, Scorer
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.columns import names as column_names
-from msdscore.io.hashing import content_stamp, file_stamp
-from msdscore.io.inputs.formats import open_records
-from msdscore.io.inputs.rows import Row, open_rows
-from msdscore.io.outputs.files import write_table
+from msdscore.io.files import content_stamp, file_stamp
+from msdscore.io.formats import open_records
+from msdscore.io.rows import Row, open_rows
+from msdscore.io.tables import write_table
 from msdscore.run import parts as parts_of_run
 from msdscore.run.parts import FIRST_ROWS, plan, whole_sets
 from msdscore.run.rows import RunOptions, score_rows
@@ -235,7 +235,7 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     output = tmp_path / "out.jsonl"
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
-        "from msdscore.run.rows import RunOptions, score_rows\nfrom msdscore.io.inputs.rows import open_rows\n"
+        "from msdscore.run.rows import RunOptions, score_rows\nfrom msdscore.io.rows import open_rows\n"
         "with open_rows(sys.argv[1]) as rows:\n"
         "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(part_rows=5), progress=lambda d, t: time.sleep(0.05))\n"
     )
@@ -283,7 +283,7 @@ def test_leftover_parts_of_a_crash_are_removed(tmp_path, monkeypatch):
     path, _ = make_input(tmp_path)
     output = tmp_path / "out.jsonl"
     with monkeypatch.context() as crash:
-        crash.setattr("msdscore.io.outputs.run.remove_owned", lambda folder, lock, names: lock.release())
+        crash.setattr("msdscore.io.runs.remove_owned", lambda folder, lock: lock.release())
         run(Scorer("toy"), path, output, part_rows=8)
     parts = tmp_path / "out.jsonl.parts"
     assert list(parts.glob("part-*.parquet"))
@@ -564,7 +564,7 @@ def test_parquet_preserves_column_types(tmp_path):
 
 
 def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.run.parts.STORED_ROWS", 2)
+    monkeypatch.setattr("msdscore.run.rows.STORED_ROWS", 2)
     make_input(tmp_path)
     path = tmp_path / "wide.jsonl"
     values = [2**60 + 1, 5, 0.5, None]
@@ -576,9 +576,9 @@ def test_integers_too_wide_for_floats_stay_exact_across_tables(tmp_path, monkeyp
 @pytest.mark.parametrize("most", [0, 9000])
 def test_rows_beyond_the_memory_limit_are_stored_in_a_file(tmp_path, monkeypatch, most):
     path, _ = make_input(tmp_path)
-    monkeypatch.setattr("msdscore.run.parts.STORED_ROWS", 7)
+    monkeypatch.setattr("msdscore.run.rows.STORED_ROWS", 7)
     run(Scorer("toy"), path, tmp_path / "kept.parquet")
-    monkeypatch.setattr("msdscore.run.parts.STORED_BYTES", most)
+    monkeypatch.setattr("msdscore.run.rows.STORED_BYTES", most)
     run(Scorer("toy"), path, tmp_path / "again.parquet")
     assert pq.read_table(tmp_path / "again.parquet") == pq.read_table(tmp_path / "kept.parquet")
 
@@ -758,7 +758,7 @@ def test_image_changed_during_a_run_is_scored_again_by_the_next_run(tmp_path):
 
 
 def test_verify_identifies_large_images_by_content(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", 10)
+    monkeypatch.setattr("msdscore.io.files.HASHED_BYTES", 10)
     path, _ = make_input(tmp_path)
     output, image = tmp_path / "out.jsonl", tmp_path / "red.png"
     Image.new("RGB", (48, 32), "red").save(image, format="BMP")
@@ -773,7 +773,7 @@ def test_files_are_read_once_and_hashed_from_the_decoded_bytes(tmp_path, monkeyp
     path, _ = make_input(tmp_path)
     read, real = [], Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file.name) or real(file))
-    monkeypatch.setattr("msdscore.run.resume.file_stamp", lambda path, verify: read.append(f"stamp of {path}"))
+    monkeypatch.setattr("msdscore.run.parts.file_stamp", lambda path, verify: read.append(f"stamp of {path}"))
     output = tmp_path / "out.jsonl"
     run(Scorer("toy"), path, output, part_rows=100)
     assert sorted(read) == sorted(f"{colour}.png" for colour in COLOURS)
@@ -784,7 +784,7 @@ def test_files_are_read_once_and_hashed_from_the_decoded_bytes(tmp_path, monkeyp
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("most", [10, 1000])
 def test_stamp_of_bytes_equals_the_stamp_of_the_file(tmp_path, monkeypatch, verify, most):
-    monkeypatch.setattr("msdscore.io.hashing.HASHED_BYTES", most)
+    monkeypatch.setattr("msdscore.io.files.HASHED_BYTES", most)
     file = tmp_path / "a.bin"
     file.write_bytes(b"a" * 100)
     stamp = content_stamp(file.read_bytes(), file.stat().st_mtime_ns, verify=verify)
@@ -813,7 +813,7 @@ def test_full_temporary_folder_is_a_one_line_error_and_the_run_resumes(tmp_path,
     full, (path, _) = Path("/dev/full"), make_input(tmp_path)
     run(Scorer("toy"), path, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
-        patch.setattr(parts_of_run, "SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
+        patch.setattr("msdscore.run.rows.SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
         with pytest.raises(RunError, match=r"cannot be stored there \(No space left on device\)"):
             run(Scorer("toy"), path, tmp_path / "scores.parquet")
     run(Scorer("toy"), path, tmp_path / "scores.parquet")

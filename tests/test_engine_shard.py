@@ -23,9 +23,10 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.forms.columns import names as column_names
 from msdscore.io import stores
-from msdscore.io.atomic import take_folder
-from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.outputs.shards import read_facts, shard_facts
+from msdscore.io.columns import ColumnNames
+from msdscore.io.files import base_name
+from msdscore.io.runs import take_folder
+from msdscore.io.shards import read_facts, shard_facts
 from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.io.tar import read_samples
 from msdscore.run.shards import ShardJob, ShardOptions, score_shard
@@ -482,7 +483,7 @@ def test_pyarrow_is_used_if_the_fsspec_library_is_missing(tmp_path, monkeypatch)
 def test_query_of_an_address_is_preserved():
     asked = "?region=eu-west-1&scheme=http"
     assert stores.join(f"s3://bucket/out{asked}", "0.parquet") == f"s3://bucket/out/0.parquet{asked}"
-    assert stores.base_name(f"s3://bucket/in/0.tar{asked}") == "0.tar"
+    assert base_name(f"s3://bucket/in/0.tar{asked}") == "0.tar"
     assert expand(f"s3://bucket/{{0..1}}.tar{asked}") == [f"s3://bucket/{number}.tar{asked}" for number in range(2)]
 
 
@@ -564,7 +565,7 @@ def test_rewrite_of_equal_size_is_detected(tmp_path):
 @pytest.mark.parametrize("verify", [False, True])
 def test_edited_scores_of_equal_length_are_scored_again(tmp_path, monkeypatch, verify):
     if verify:
-        monkeypatch.setattr("msdscore.io.outputs.shards.CHECKED_BYTES", 0)
+        monkeypatch.setattr("msdscore.io.shards.CHECKED_BYTES", 0)
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
     score_shard(TOY, source, output, ShardOptions(verify=verify))
     whole = output.read_bytes()

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from msdscore.errors import InputError
-from msdscore.io.inputs.rows import open_rows
+from msdscore.io.rows import open_rows
 from msdscore_lab.harnesses.vlmevalkit import main, unpack
 
 ROWS = [

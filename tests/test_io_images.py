@@ -17,7 +17,7 @@ from PIL import Image, ImageFile
 
 from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError
-from msdscore.io.hashing import pixel_key
+from msdscore.io.files import pixel_key
 from msdscore.io.images import ImageLimits, file_warnings, open_image
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msdscore.errors import InputError, RunError
-from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.rows import Row, open_rows
+from msdscore.io.columns import ColumnNames
+from msdscore.io.rows import Row, open_rows
 from msdscore.run.parts import plan, row_keys
 
 CAPTIONS = [
@@ -574,7 +574,7 @@ def test_invalid_items_of_json_lists_are_failed_rows(tmp_path):
 
 
 def test_json_documents_are_read_in_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.inputs.text._READ", 7)
+    monkeypatch.setattr("msdscore.io.documents._READ", 7)
     rows = [{"image": "a.jpg", "caption": text * 3, "numbers": [12345, 1.5e-7, True]} for text in CAPTIONS]
     found = rows_of(write(tmp_path / "rows.json", json.dumps(rows, ensure_ascii=False, indent=1)))
     assert [dict(row.columns) for row in found] == rows
@@ -602,7 +602,7 @@ def test_fingerprint_depends_on_the_content(tmp_path):
 
 def test_standard_input_is_read_as_json_lines():
     program = (
-        "from msdscore.io.inputs.rows import open_rows\n"
+        "from msdscore.io.rows import open_rows\n"
         "with open_rows('-') as source:\n"
         "    print(source.total, ascii([(str(row.image), row.caption) for row in list(source.read())[1:]]))\n"
         "print(list(source.read()))"
@@ -722,7 +722,7 @@ def test_a_spreadsheet_with_damaged_xml_is_a_one_line_error(tmp_path, content):
 
 
 def test_spreadsheet_bomb_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.inputs.tables._SHEET", 1000)
+    monkeypatch.setattr("msdscore.io.sheets._SHEET", 1000)
     path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
     with pytest.raises(InputError, match=r"expands to [\d,]+ bytes, more than 1,000"):
         rows_of(path)
@@ -752,7 +752,8 @@ def test_deeply_nested_values_become_text(tmp_path, depth):
 
 
 def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.inputs.text._LONGEST", 200)
+    for module in ("formats", "documents"):
+        monkeypatch.setattr(f"msdscore.io.{module}.LONGEST", 200)
     long = '{"image": "b.jpg", "caption": "' + "y" * 900 + '"}'
     lines = ['{"image": "a.jpg", "caption": "x"}', long, '{"image": "c.jpg", "caption": "z"}', long]
     rows = rows_of(write(tmp_path / "rows.jsonl", "\n".join(lines)))
@@ -765,7 +766,7 @@ def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
 
 
 def test_decompression_bomb_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.inputs.formats._MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("msdscore.io.formats._MAX_BYTES", 1 << 20)
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * (8 << 20)))
     with pytest.raises(InputError, match=r"rows\.jsonl\.gz: expands to more than 1,048,576 bytes, 100 times its size"):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.outputs.run import Summary, discard, finished_run, open_run
+from msdscore.io.runs import Summary, discard, finished_run, open_run
 
 MANIFEST = {"input": "abc", "config": {"kappa": 20.0, "preset": "short"}, "chunk": 4}
 
@@ -249,7 +249,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy, pyarrow
-from msdscore.io.outputs.run import open_run
+from msdscore.io.runs import open_run
 
 with open_run(Path(sys.argv[1]), {"input": "abc"}) as run:
     for number in range(len(list(run.keys())), 10_000):
@@ -287,8 +287,8 @@ def test_modules_import_without_fcntl(tmp_path):
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
         "import msdscore\n"
-        "import msdscore.io.images, msdscore.io.inputs.rows\n"
-        "from msdscore.io.outputs.run import open_run\n"
+        "import msdscore.io.images, msdscore.io.rows\n"
+        "from msdscore.io.runs import open_run\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,8 +15,8 @@ from command_line import invoke
 from hostile import Tags
 from msdscore import Scorer
 from msdscore.errors import ConfigError, InputError, RunError
-from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.rows import open_rows
+from msdscore.io.columns import ColumnNames
+from msdscore.io.rows import open_rows
 from msdscore.report.build import ReportOptions, build, rows_with_images, worst
 from msdscore.report.results import read_results, standings
 from msdscore.run.rows import score_rows

@@ -22,7 +22,7 @@ from PIL import Image
 from command_line import msdscore
 from msdscore.errors import ConfigError, RunError
 from msdscore.io import stores
-from msdscore.io.outputs.shards import ShardFacts, read_facts, write_shard
+from msdscore.io.shards import ShardFacts, read_facts, write_shard
 from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.rule import Quota, Rule

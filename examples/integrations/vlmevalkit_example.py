@@ -6,7 +6,7 @@ from openpyxl import Workbook
 from PIL import Image
 
 from msdscore import Scorer
-from msdscore.io.inputs.rows import open_rows
+from msdscore.io.rows import open_rows
 
 ROWS = ((0, "red", "a red square"), (1, "blue", "a red square"), (2, "green", "Failed to obtain answer via API."))
 

@@ -19,8 +19,8 @@ from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form
 from msdscore.forms.references import check_references
 from msdscore.forms.registry import FORMS
+from msdscore.io.files import is_image_name
 from msdscore.io.images import ImageLimits, ImageSource
-from msdscore.io.tar import is_image_name
 from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers, Score, Scores
@@ -29,7 +29,7 @@ from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
     from msdscore.encoders.cached import CacheSettings
     from msdscore.explain.explanation import Explanation, Explanations
-    from msdscore.io.inputs.columns import ColumnNames
+    from msdscore.io.columns import ColumnNames
     from msdscore.run.rows import RunOptions, ScoredFile
     from msdscore.scoring.stream import ImageAndCaption
 
@@ -350,7 +350,7 @@ class Scorer:
         >>> Scorer("toy").score_table(table).column_names[:4]
         ['image', 'caption', 'similarity', 'coverage']
         """
-        from msdscore.io.inputs.columns import ColumnNames
+        from msdscore.io.columns import ColumnNames
         from msdscore.scoring.table import as_table, read_pairs, with_scores
 
         names, given = columns or ColumnNames(), as_table(table)
@@ -407,8 +407,8 @@ class Scorer:
         Returns:
             A summary with the numbers of scored and failed rows. Errors of rows are in the column `error`.
         """
-        from msdscore.io.inputs.columns import ColumnNames
-        from msdscore.io.inputs.rows import open_rows
+        from msdscore.io.columns import ColumnNames
+        from msdscore.io.rows import open_rows
         from msdscore.run.rows import score_rows
 
         with open_rows(rows, images=images, columns=columns or ColumnNames()) as source:

@@ -1,7 +1,7 @@
 """`msdscore score --estimate`: rows, rate and time of an input, from a sample that takes seconds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +13,7 @@ from msdscore.cli.progress import bar, duration, print_json
 from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from msdscore.io.inputs.rows import RowSource
+    from msdscore.io.rows import RowSource
     from msdscore.scorer import Scorer
     from msdscore.scoring.spec import ScorerSpec
 
@@ -23,67 +23,53 @@ _WARM_UP, _SAMPLED = 8, 256  # rows; warm-up rows only count if the time is over
 _COUNTED = 1 << 12  # rows between two looks at the clock
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Rows of an input, whether their number is exact, and the rows per second of one process from `sample` rows."""
-
-    rows: int
-    is_exact: bool
-    shards: int
-    rate: float
-    sample: int
-    device: str
-
-    def seconds(self, workers: int) -> float:
-        """Return the time of the whole input with this many workers, each of which scores whole shards."""
-        return self.rows / self.rate / min(workers, self.shards)
-
-
 def print_estimate(
-    spec: "ScorerSpec", first: "RowSource", shards: list[str], workers: int | None, *, as_json: bool
+    spec: "ScorerSpec",
+    shards: list[str],
+    open_shard: "Callable[[Path], RowSource]",
+    workers: int | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Score a sample of the first shard; print the number of rows, the rate, and the time for all shards."""
+    from msdscore import threads
+    from msdscore.io.stores import fetched_shard
+    from msdscore.run.shards import THREADS
     from msdscore.run.workers import default_workers
+    from msdscore.scorer import Scorer
 
-    with bar("estimating") as show:
-        estimate = _estimate(spec, first, shards, show)
+    # As in a worker; and without a cache, which a second estimate would time.
+    alone = replace(spec, cache=None, threads=spec.threads or (THREADS if len(shards) > 1 else None))
+    with fetched_shard(shards[0]) as path, open_shard(path) as first, bar("estimating") as show:
+        with threads.restored():
+            scorer = Scorer.from_spec(alone)
+            end = perf_counter() + LIMIT
+            rate, sample = _sampled_rate(scorer, first, end, show)
+        rows, is_exact = _count_rows(first, shards, max(end, perf_counter() + LIMIT / 4))
     count = min(workers or default_workers(spec), len(shards))
-    whole, million = estimate.seconds(count), 1e6 / estimate.rate
+    # Each worker scores whole shards.
+    seconds = {number: rows / rate / min(number, len(shards)) for number in (count, *WORKERS)}
+    whole, million = seconds[count], 1e6 / rate
     if as_json:
         print_json({
-            "rows": estimate.rows, "exact": estimate.is_exact, "shards": len(shards),
-            "rows_per_second": round(estimate.rate, 2), "processes": count, "seconds": round(whole, 1),
+            "rows": rows, "exact": is_exact, "shards": len(shards),
+            "rows_per_second": round(rate, 2), "processes": count, "seconds": round(whole, 1),
             "hours": float(f"{whole / 3600:.3g}"), "worker_hours_per_million_rows": float(f"{million / 3600:.3g}"),
-            "hours_by_workers": {number: float(f"{estimate.seconds(number) / 3600:.3g}") for number in WORKERS},
+            "hours_by_workers": {number: float(f"{seconds[number] / 3600:.3g}") for number in WORKERS},
         })  # fmt: skip
         return
-    about, files = "" if estimate.is_exact else "about ", f"{len(shards):,} file{'s'[: len(shards) > 1]}"
-    guess = "" if estimate.is_exact else ", estimated from the first one" if len(shards) > 1 else ", or more"
-    typer.echo(f"{about}{estimate.rows:,} rows in {files}{guess}")
+    about, files = "" if is_exact else "about ", f"{len(shards):,} file{'s'[: len(shards) > 1]}"
+    guess = "" if is_exact else ", estimated from the first one" if len(shards) > 1 else ", or more"
+    typer.echo(f"{about}{rows:,} rows in {files}{guess}")
     typer.echo(
-        f"{estimate.rate:.1f} rows per second on {estimate.device} in one process, from a sample of {estimate.sample}; "
+        f"{rate:.1f} rows per second on {scorer.encoder.device} in one process, from a sample of {sample}; "
         f"a million rows take {duration(million)}"
     )
     several = f" with {count} processes, if they do not slow each other down" if count > 1 else ""
     typer.echo(f"{duration(whole)} in all{several}")
     if len(shards) > 1:
-        times = [f"{duration(estimate.seconds(number))} with {number}" for number in WORKERS if number <= len(shards)]
+        times = [f"{duration(seconds[number])} with {number}" for number in WORKERS if number <= len(shards)]
         typer.echo(f"by workers with a device of their own: {', '.join(times)}")
-
-
-def _estimate(spec: "ScorerSpec", first: "RowSource", shards: list[str], show: Callable[[int, int], None]) -> Estimate:
-    from msdscore import threads
-    from msdscore.run.shards import THREADS
-    from msdscore.scorer import Scorer
-
-    with threads.restored():
-        # As in a worker; and without a cache, which a second estimate would time.
-        number = spec.threads or (THREADS if len(shards) > 1 else None)
-        scorer = Scorer.from_spec(replace(spec, cache=None, threads=number))
-        end = perf_counter() + LIMIT
-        rate, sample = _sampled_rate(scorer, first, end, show)
-    rows, is_exact = _count_rows(first, shards, max(end, perf_counter() + LIMIT / 4))
-    return Estimate(rows, is_exact, len(shards), rate, sample, str(scorer.encoder.device))
 
 
 def _sampled_rate(
@@ -113,11 +99,17 @@ def _count_rows(first: "RowSource", shards: list[str], end: float) -> tuple[int,
 
     Parquet files are counted from their footers; other shards are assumed to have rows of the size of the first.
     """
-    import pyarrow.parquet as pq
+    from msdscore.io.arrow import pq
+    from msdscore.io.files import is_address
 
-    from msdscore.io.stores import is_address
-
-    (rows, is_whole), others = _counted(first, end), shards[1:]
+    others, is_whole, rows = shards[1:], True, 0
+    if first.layout.schema is not None and not first.layout.has_lists:
+        rows = first.total or 0  # from the footer
+    else:
+        read = first.read()
+        while is_whole and (counted := sum(1 for _ in islice(read, _COUNTED))):
+            rows += counted
+            is_whole = perf_counter() <= end
     if any(map(is_address, shards)):
         return rows * len(shards), is_whole and not others
     is_parquet = rows == first.total and all(Path(shard).suffix.lower() == ".parquet" for shard in shards)
@@ -125,15 +117,3 @@ def _count_rows(first: "RowSource", shards: list[str], end: float) -> tuple[int,
         return rows + sum(pq.read_metadata(shard).num_rows for shard in others), True
     sizes = [Path(shard).stat().st_size if Path(shard).is_file() else 0 for shard in shards]
     return round(rows * sum(sizes) / sizes[0]) if others and sizes[0] else rows, is_whole and not others
-
-
-def _counted(source: "RowSource", end: float) -> tuple[int, bool]:
-    """Return the number of rows of a source, and whether all were counted before `end`."""
-    if source.layout.schema is not None and not source.layout.has_lists:
-        return source.count(), True  # from the footer
-    rows, count = source.read(), 0
-    while counted := sum(1 for _ in islice(rows, _COUNTED)):
-        count += counted
-        if perf_counter() > end:
-            return count, False
-    return count, True

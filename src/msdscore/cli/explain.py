@@ -48,7 +48,7 @@ def explain(
     from msdscore.explain.figure import word_figure
     from msdscore.explain.maps import check_projection
     from msdscore.explain.save import FIGURES, KINDS, encoded, rendered
-    from msdscore.io.outputs.targets import check_target, is_standard_output, put_all
+    from msdscore.io.targets import check_target, is_standard_output, put_all
     from msdscore.scorer import Scorer
 
     if target.maps is not None:
@@ -102,7 +102,7 @@ def demo(
 ) -> None:
     """Score and explain good, incomplete, hallucinated and wrong captions of sample photographs."""
     from msdscore.cli.tables import demo_table
-    from msdscore.io.outputs.targets import check_folder
+    from msdscore.io.targets import check_folder
     from msdscore.report.demo import show as explained_photographs
     from msdscore.report.demo import write
     from msdscore.scorer import Scorer

@@ -98,12 +98,12 @@ class BatchOptions:
 
     def settings(self) -> "CacheSettings | None":
         """Return the cache settings, or None without a cache folder."""
-        from msdscore.encoders.cached import CacheSettings
-
         if self.cache is None:
             if self.cache_size != CACHE_SIZE:
                 raise ConfigError("--cache-size needs a cache folder; add --cache DIR")
             return None
+        from msdscore.encoders.cached import CacheSettings
+
         return CacheSettings(folder=str(self.cache), limit=byte_count(self.cache_size))
 
 

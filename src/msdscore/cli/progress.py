@@ -129,7 +129,9 @@ def display() -> Iterator[Any]:
         file: Any = None
         if os.name == "posix" and sys.stderr is not None and sys.stderr.isatty():
             with suppress(OSError):  # the terminal has no name here, as in some containers
-                file = _Droppable(sys.stderr, stack.enter_context(_open_nonblocking(os.ttyname(sys.stderr.fileno()))))
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+                raw = FileIO(os.ttyname(sys.stderr.fileno()), "w", opener=lambda name, _: os.open(name, flags))
+                file = _Droppable(sys.stderr, stack.enter_context(raw))
         console, text = Console(stderr=True, file=file), TextColumn("{task.fields[text]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
         disabled = _QUIET.get() or not console.is_terminal
@@ -161,20 +163,12 @@ class _Droppable:
         return data[self._raw.write(data) or 0 :]
 
 
-def _open_nonblocking(path: str) -> FileIO:
-    return FileIO(path, "w", opener=lambda name, flags: os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
-
-
-class _TerminatedError(KeyboardInterrupt):
-    """Raised on SIGTERM."""
-
-
 @contextmanager
 def stoppable(message: str = STOPPED) -> Iterator[None]:
     """Print `message` on interruption and exit with 128 plus the signal number."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        raise _TerminatedError
+        raise KeyboardInterrupt(number)
 
     is_main = threading.current_thread() is threading.main_thread()
     previous = signal.signal(signal.SIGTERM, terminate) if is_main else None
@@ -182,8 +176,7 @@ def stoppable(message: str = STOPPED) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         typer.echo(message, err=True)
-        number = signal.SIGTERM if isinstance(stop, _TerminatedError) else signal.SIGINT
-        raise typer.Exit(128 + number) from None
+        raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, previous)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from operator import add
 from pathlib import Path
@@ -16,9 +16,9 @@ from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, t
 from msdscore.errors import CaptionError, ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
-    from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.references import ReferenceFile
-    from msdscore.io.inputs.rows import RowSource
+    from msdscore.io.columns import ColumnNames
+    from msdscore.io.references import ReferenceFile
+    from msdscore.io.rows import RowSource
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
@@ -127,12 +127,10 @@ def score(
 
     Exit codes: 0 all rows scored, 3 some rows failed (their errors are in the output), 2 invalid usage.
     """
-    from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.references import ReferenceFile
-    from msdscore.io.inputs.rows import open_rows
-    from msdscore.io.outputs.targets import is_standard_output
-    from msdscore.io.stores import fetched_shard
-    from msdscore.io.tar import is_image_name
+    from msdscore.io.columns import ColumnNames
+    from msdscore.io.files import is_image_name
+    from msdscore.io.rows import open_rows
+    from msdscore.io.targets import is_standard_output
 
     output = None if target.output is None or is_standard_output(target.output) else target.output
     sources, spec = [source, *(captions or [])], scorer.spec(batch, decoders=workers.decoders)
@@ -140,24 +138,24 @@ def score(
     if target.estimate:
         from msdscore.cli.estimate import print_estimate
 
-        shards = estimated_shards(sources, workers.part)
-        with (
-            fetched_shard(shards[0]) as path,
-            open_rows(path, images=rows.images, format=rows.input_format, columns=names, hashed=False) as opened,
-        ):
-            print_estimate(spec, opened, shards, workers.workers, as_json=target.json)
+        open_shard = partial(open_rows, images=rows.images, format=rows.input_format, columns=names, hashed=False)
+        print_estimate(spec, estimated_shards(sources, workers.part), open_shard, workers.workers, as_json=target.json)
         return
     if output is not None and is_folder(output, source):
         is_complete = score_shards(spec, sources, output, names, rows, target, workers)
         raise typer.Exit(0 if is_complete else options.SOME_FAILED)
     _reject_shards(workers, sources)
     file = None if output is None else Path(output)
-    known = None if rows.references is None else ReferenceFile(rows.references)
+    known = None
+    if rows.references is not None:
+        from msdscore.io.references import ReferenceFile
+
+        known = ReferenceFile(rows.references)
     if rows.reference and (known is not None or not captions):
         raise ConfigError("--reference is for one image and its captions; for other inputs pass --references FILE")
     if captions:
-        references = rows.reference or None if known is None else known.find({"image": source})
-        if known is not None and references is None:
+        references = rows.reference or None
+        if known is not None and (references := known.find({"image": source})) is None:
             raise ConfigError(f"{known.path}: no references for {source}; expected its file name or id as a key")
         is_complete = score_image(spec, source, captions, references, file, target)
     elif is_image_name(Path(source)):
@@ -187,8 +185,8 @@ def score_image(
     target: TargetOptions,
 ) -> bool:
     """Rank the captions of one image, and print or write the result; return whether all were scored."""
-    from msdscore.io.inputs.formats import INPUT_FORMATS
-    from msdscore.io.outputs.files import check_output, text_in_csv, write_table
+    from msdscore.io.formats import INPUT_FORMATS
+    from msdscore.io.tables import check_output, text_in_csv, write_table
     from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in INPUT_FORMATS:
@@ -251,7 +249,7 @@ def score_file(
         done = f"; {result.earlier} of them scored by an earlier run" if result.earlier else ""
     tell(f"{result.rows} rows, {result.failed} failed{f' -> {output}' if output else ''}{done}")
     tell_reasons(result.reasons, result.failed, "see the column error of the output")
-    if rows.images is None and any(map(_is_missing_file, result.reasons)):
+    if rows.images is None and any(reason.endswith(": no such file") for reason in result.reasons):
         tell("  relative paths start at the folder of the rows; if the images are elsewhere, pass --images FOLDER")
     for name, new in result.renamed.items():
         tell(f"the input column {name} is renamed to {new}")
@@ -267,16 +265,13 @@ def score_file(
     return not result.failed
 
 
-def _is_missing_file(reason: str) -> bool:
-    """Whether a row failed because its image does not exist."""
-    return reason.endswith(": no such file")
-
-
 def _reject_shards(workers: WorkerOptions, sources: Sequence[str]) -> None:
     """Raise for several shards or options of shards if the output is not a folder."""
-    from msdscore.io.stores import expand, is_shard
+    several = False
+    if len(sources) > 1 or not Path(sources[0]).is_file():
+        from msdscore.io.stores import expand, is_shard
 
-    several = is_shard(sources[0]) and (any(map(is_shard, sources[1:])) or len(expand(sources[0])) > 1)
+        several = is_shard(sources[0]) and (any(map(is_shard, sources[1:])) or len(expand(sources[0])) > 1)
     if several or workers != WorkerOptions(decoders=workers.decoders):
         raise ConfigError("shards are scored into a folder; pass one: -o DIR (without a suffix)")
 
@@ -289,9 +284,8 @@ def is_folder(output: str, source: str) -> bool:
     >>> is_folder("scores", "a.tar"), is_folder("a.parquet", "a.tar"), is_folder("s3://b/v1.2/", "a.tar")
     (True, False, True)
     """
-    from msdscore.io.outputs.files import OUTPUT_SUFFIXES
-    from msdscore.io.stores import base_name, is_address
-    from msdscore.io.tar import is_image_name
+    from msdscore.io.files import base_name, is_address, is_image_name
+    from msdscore.io.tables import OUTPUT_SUFFIXES
 
     if is_image_name(Path(source)):
         return False

@@ -64,7 +64,7 @@ def select(
     Bounds (--min, --max) are applied first; --keep then selects the best of the remaining rows, exactly, over any
     number of files. Rows that could not be scored are dropped. Ties are resolved in favour of the first rows.
     """
-    from msdscore.io.outputs.targets import check_target, is_standard_output, put, refuse_existing, with_images
+    from msdscore.io.targets import check_target, is_standard_output, put, refuse_existing, with_images
     from msdscore.select.run import select as run
 
     rule = chosen.rule()
@@ -74,7 +74,7 @@ def select(
     with stoppable("stopped; finished shards remain, and nothing else is written"), bar("selecting") as bar_of:
         selected = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
     if report is not None and selected.survey is not None:
-        from msdscore.io.stores import base_name
+        from msdscore.io.files import base_name
         from msdscore.report.selection import selection_page
 
         put(report, selection_page(selected, rule, title=base_name(output)).encode(), overwrite=True)

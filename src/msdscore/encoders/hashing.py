@@ -79,7 +79,7 @@ def _hashed(path: Path, *, verify: bool) -> str:
             whole.update(block)
             blocks.append(_block_hash(block))
     if time.time() - max(times) / 1e9 > _SETTLED_SECONDS:
-        from msdscore.io.atomic import write_bytes
+        from msdscore.io.files import write_bytes
 
         with suppress(OSError):
             record.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,8 @@ from PIL import Image
 from msdscore.core.arrays import Array, Bool, Float, UInt8, to_numpy
 from msdscore.core.embeddings import PatchLayout
 from msdscore.errors import WeightsError
+from msdscore.io.files import File
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg, source_name
-from msdscore.io.tar import File
 
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]  # (height, width, 3)
 # Above this many pixels only the cropped part is resized: a 1 x 20000 image would grow to gigabytes.

@@ -21,7 +21,7 @@ from msdscore.explain.terms import Attribution, image_of, terms_of
 from msdscore.forms.base import Unit
 from msdscore.forms.references import agreed_words, p_value_with_references
 from msdscore.io.images import ImageSource
-from msdscore.io.outputs.targets import check_target, put
+from msdscore.io.targets import check_target, put
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import ReferenceComparison, compare_texts

@@ -14,7 +14,7 @@ from msdscore.explain.presentation import finding
 from msdscore.explain.terms import Attribution
 from msdscore.forms import references
 from msdscore.forms.base import Unit
-from msdscore.io.outputs.targets import MARK
+from msdscore.io.targets import MARK
 from msdscore.scoring.results import known
 from msdscore.scoring.vocabulary import NamedWord
 

@@ -16,11 +16,11 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from msdscore.errors import ConfigError, ImageError, one_line, shortened
-from msdscore.io.tar import File, TarImage, file_state
+from msdscore.io.files import File, TarImage, file_state
 
 Size: TypeAlias = tuple[int, int]  # width, height
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Stamp: TypeAlias = Callable[[bytes, int], str]  # of a file's content and modification time, see `hashing.content_stamp`
+Stamp: TypeAlias = Callable[[bytes, int], str]  # of a file's content and modification time, see `files.content_stamp`
 
 
 @runtime_checkable

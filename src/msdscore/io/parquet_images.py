@@ -12,8 +12,8 @@ import numpy as np
 
 from msdscore.errors import ImageError, InputError, shortened
 from msdscore.io.arrow import pa, pq
+from msdscore.io.files import FileState, file_state
 from msdscore.io.names import ImageNames
-from msdscore.io.tar import FileState, file_state
 
 CACHED_BYTES = 1 << 30  # encoded images cached for neighbouring rows, over all files
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from io import SEEK_END
 from itertools import product
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -26,10 +26,9 @@ from msdscore.errors import (
     require,
     shortened,
 )
-from msdscore.io.atomic import TEMPORARY, replacing
+from msdscore.io.files import TEMPORARY, base_name, is_address, replacing, split_query, stem, without_compression
 
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
-_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
 _WEB = ("http://", "https://")
 _BLOCK = 1 << 16
 _BLOCKS = 4  # of a file, hashed for its mark
@@ -37,19 +36,9 @@ _BLOCKS = 4  # of a file, hashed for its mark
 _ATOMIC_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
 SUFFIXES = (".tar", ".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
 STALLED = 60.0  # seconds without data after which a download from a web server is given up
-CODECS = {".gz": "gzip", ".zst": "zstd"}  # of compressed text, by suffix
 _BRACES = re.compile(r"\{([^{}]*)\}")
 MAX_SHARDS = 1_000_000  # limit for one pattern
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-
-
-def is_address(name: str | Path) -> bool:
-    """Whether a name is an address rather than a local path.
-
-    >>> is_address("s3://bucket/00000.tar"), is_address("data/00000.tar"), is_address("C:/data")
-    (True, False, False)
-    """
-    return isinstance(name, str) and _ADDRESS.match(name) is not None
 
 
 def open_store(name: str) -> tuple[FileSystem, str]:
@@ -57,9 +46,13 @@ def open_store(name: str) -> tuple[FileSystem, str]:
 
     fsspec opens it; if the library for a scheme is not installed, the file systems of pyarrow are tried.
     """
-    fsspec = require("fsspec", extra="ray")
+    fsspec, options = require("fsspec", extra="ray"), {}
+    if name.lower().startswith(_WEB) and find_spec("aiohttp") is not None:
+        # A download may take any time, also more than the five minutes that are the default, as long as data arrives.
+        aiohttp: Any = import_module("aiohttp")
+        options = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=STALLED)}}
     try:
-        fs, path = fsspec.core.url_to_fs(name, **_http_options(name))
+        fs, path = fsspec.core.url_to_fs(name, **options)
     except ImportError as missing:
         from fsspec.implementations.arrow import ArrowFSWrapper
         from pyarrow.fs import FileSystem as ArrowFileSystem
@@ -79,17 +72,6 @@ def open_store(name: str) -> tuple[FileSystem, str]:
     return fs, str(path)
 
 
-def _http_options(name: str) -> dict[str, Any]:
-    """Return options for web servers: a download may take any time, but raises if no data arrives for a minute.
-
-    By default it raises after five minutes, also in the middle of a large shard.
-    """
-    if not name.lower().startswith(_WEB) or find_spec("aiohttp") is None:
-        return {}
-    aiohttp: Any = import_module("aiohttp")
-    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=STALLED)}}
-
-
 def join(folder: str, name: str) -> str:
     """Return the name of a file in a folder or under an address.
 
@@ -98,25 +80,6 @@ def join(folder: str, name: str) -> str:
     """
     base, query = split_query(folder)
     return f"{base.rstrip('/')}/{name}{query}" if is_address(folder) else str(Path(folder) / name)
-
-
-def split_query(name: str) -> tuple[str, str]:
-    """Split an address into its location and its query, which configures access to the store.
-
-    >>> split_query("s3://bucket/a.tar?region=eu-west-1"), split_query("what?.tar")
-    (('s3://bucket/a.tar', '?region=eu-west-1'), ('what?.tar', ''))
-    """
-    base, mark, query = name.rpartition("?")
-    return (base, mark + query) if mark and "=" in query and is_address(name) else (name, "")
-
-
-def base_name(name: str) -> str:
-    """Return the last part of a path or an address.
-
-    >>> base_name("s3://bucket/shards/00000.tar"), base_name("shards/00000.tar")
-    ('00000.tar', '00000.tar')
-    """
-    return PurePosixPath(split_query(name)[0]).name if is_address(name) else Path(name).name
 
 
 def exists(name: str) -> bool:
@@ -332,11 +295,6 @@ def score_names(shards: Sequence[str]) -> list[str]:
     return list(shard_of)
 
 
-def stem(shard: str) -> str:
-    """Return the name of a shard without folder and suffixes."""
-    return without_compression(Path(base_name(shard))).stem
-
-
 def is_shard(name: str) -> bool:
     """Whether a name looks like a shard or a shard pattern.
 
@@ -344,8 +302,3 @@ def is_shard(name: str) -> bool:
     (True, False)
     """
     return without_compression(Path(base_name(name))).suffix.lower() in SUFFIXES
-
-
-def without_compression(path: Path) -> Path:
-    """Remove the suffix of a compressed file."""
-    return path.with_suffix("") if path.suffix.lower() in CODECS else path

@@ -16,10 +16,10 @@ from msdscore.explain.look import maps_of, overlay, remarks, thumbnail
 from msdscore.explain.presentation import Role
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
+from msdscore.io.files import base_name
 from msdscore.io.images import open_image
-from msdscore.io.inputs.rows import Row, open_rows
-from msdscore.io.outputs.targets import check_target, put, with_images
-from msdscore.io.stores import base_name
+from msdscore.io.rows import Row, open_rows
+from msdscore.io.targets import check_target, put, with_images
 from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, run_facts, standings
 from msdscore.select.scores import open_scores
 from msdscore.select.sources import shard_rows

@@ -9,7 +9,7 @@ from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.html import data_uri, summary, whole_page
 from msdscore.explain.look import legend, thumbnail
 from msdscore.explain.save import encoded
-from msdscore.io.outputs.targets import put_all
+from msdscore.io.targets import put_all
 from msdscore.samples import sample_image
 
 if TYPE_CHECKING:

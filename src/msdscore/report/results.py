@@ -13,9 +13,9 @@ import numpy.typing as npt
 from msdscore.errors import InputError
 from msdscore.forms.columns import COLUMNS, LOGGED, LOWER_IS_BETTER, names, numbers
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
-from msdscore.io.inputs.columns import IMAGE_NAMES, ColumnNames, first_of
-from msdscore.io.inputs.formats import open_records
-from msdscore.io.outputs.targets import RUN_NOTES
+from msdscore.io.columns import IMAGE_NAMES, ColumnNames, first_of
+from msdscore.io.formats import open_records
+from msdscore.io.targets import RUN_NOTES
 from msdscore.select.scores import open_scores
 
 Floats = npt.NDArray[np.float64]

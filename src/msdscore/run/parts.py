@@ -1,29 +1,27 @@
-"""Rows of a run in parts: planned with the rows of one image together, scored, and merged into one table."""
+"""Parts of a run: rows of one image together, scored unless an earlier run has, and merged into one table."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
-from itertools import islice, pairwise
-from tempfile import SpooledTemporaryFile, gettempdir
+from itertools import chain, islice, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from msdscore.core.divergence import soften
 from msdscore.core.evidence import verdict
-from msdscore.errors import RowError, RunError
+from msdscore.errors import RowError
 from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.columns import COLUMNS
 from msdscore.forms.columns import added as added_columns
 from msdscore.forms.columns import numbers as number_names
-from msdscore.io.arrow import pa
-from msdscore.io.hashing import source_key, text_key
-from msdscore.io.images import Stamp
-from msdscore.io.inputs.rows import Row
-from msdscore.io.outputs.files import conform, unified
-from msdscore.io.tar import File, TarImage
+from msdscore.io.arrow import pa, pc
+from msdscore.io.files import File, TarImage, content_stamp, file_stamp, source_key, text_key
+from msdscore.io.rows import Row
+from msdscore.io.runs import Run
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, split_pairs, stream_batches
@@ -32,16 +30,11 @@ from msdscore.text.warnings import withheld
 WINDOW_ROWS = 1 << 16  # rows planned together: an image that is repeated within them is read once
 FIRST_ROWS = 1024  # of the first window, for which scoring waits; each following one is twice as large
 WINDOW_BYTES = 512 << 20  # of images that are bytes in memory
-STORED_ROWS = 8192  # rows per stored table of input columns
-STORED_BYTES = 256 << 20  # of input columns that are stored in memory; more are in a temporary file
 SOFTENED_ROWS = 1 << 16  # rows whose candidate sets are computed together
+READERS = 8  # threads that read image files of finished parts
 MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 WORST = "worst_words"  # a list of the least supported words
-_INPUT = "input_"  # prefix of an input column with the name of an added one
-Scored: TypeAlias = list[Numbers | RowError]
-Stamps: TypeAlias = Mapping[str, str]  # path of an image -> stamp of its content
 Keys: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-RowValues: TypeAlias = tuple[Mapping[str, Any], int, str, bool, str | None]  # columns, index, id, has_id, caption
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +65,8 @@ class Part:
             digest.update(f"{values!r}\n".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
-    def key(self, stamps: Stamps) -> str:
-        """Return `rows_key` followed by a hash of the image files: parts with equal keys have equal scores."""
+    def key(self, stamps: Mapping[str, str]) -> str:
+        """Return `rows_key` followed by a hash of the stamps of the image files: equal keys mean equal scores."""
         images = "\n".join(stamps[path] for path in self.paths)
         return self.rows_key() + blake2b(images.encode(), digest_size=8).hexdigest()
 
@@ -102,32 +95,113 @@ def plan(
         yield Part(0)
 
 
-def score_parts(
+def _window(stream: Iterator[Row], most: int, most_bytes: int) -> list[Row]:
+    """Read up to `most` rows, or until their images in memory have `most_bytes`."""
+    rows, size = list[Row](), 0
+    for row in islice(stream, most):
+        rows.append(row)
+        if isinstance(row.source, bytes):
+            size += len(row.source)
+            if size >= most_bytes:
+                break
+    return rows
+
+
+def _image_key(row: Row) -> str | int:
+    """Return what rows of one image have in common, whether or not the image exists."""
+    if row.lookup is not None:
+        return f"id {row.lookup}"
+    if isinstance(row.source, TarImage):  # all rows are of one tar
+        return row.source.offset
+    return f"row {row.index}" if row.source is None else source_key(row.source)
+
+
+def _part(number: int, sets: list[list[Row]]) -> Part:
+    """Build a part from the rows of each image."""
+    rows, images, owner, unusable = list[Row](), list[File](), list[int](), list[Row]()
+    for same_image in sets:
+        image = -1
+        for row in same_image:
+            if row.error is not None:
+                unusable.append(row)
+                continue
+            if image < 0 and row.source is not None:
+                image = len(images)
+                images.append(row.source)
+            rows.append(row)
+            owner.append(image)
+    return Part(number, tuple(rows), tuple(images), tuple(owner), tuple(unusable))
+
+
+def score_missing(
+    run: Run,
     pipeline: Pipeline,
     parts: Iterable[Part],
     *,
-    worst: int = 0,
-    stamp: Stamp | None = None,
-    scored: Callable[[int], None] = lambda rows: None,
-) -> Iterator[tuple[Part, Scored, dict[str, str]]]:
-    """Yield each part with the numbers or the error of all its rows, and the stamps of its image files.
+    worst: int | None,
+    verify: bool,
+    retry: bool,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> tuple[list[str], int, int]:
+    """Score and write the parts that an earlier run has not written from the same rows and images.
 
-    The rows are those to score, then the unusable ones, as in `row_keys`; warnings of the input come before those of
-    scoring. Stamps are computed from the bytes that were decoded; a file that could not be read has none. `scored` is
-    called with the number of rows of each batch.
+    Return the keys of all parts in order, the number of rows scored, and that of rows that were scored before. Unless
+    `worst` is None, there is a column with up to that many of the least supported words. `verify` hashes image files
+    of any size, `retry` scores parts with failed rows again. `progress` is called with the number of rows done.
     """
-    results, stamps = dict[int, Numbers | RowError](), dict[str, str]()
-    for batch, rows, marks in stream_batches(pipeline, _batches(parts, pipeline), worst=worst, stamp=stamp):
-        results.update(zip(batch.rows, rows, strict=True))
+    written, keys, scored, earlier = run.keys(), dict[int, str](), 0, 0
+    for number in _failed_parts(run, list(written)) if retry else ():
+        run.drop(number)
+        del written[number]
+
+    def unfinished() -> Iterator[Part]:
+        nonlocal earlier
+        with ThreadPoolExecutor(READERS) as pool:
+            for part in parts:
+                key = part.key(stamps_of(part.paths, pool, verify=verify)) if part.number in written else None
+                if key is None or key != written[part.number]:
+                    yield part
+                    continue
+                keys[part.number] = key
+                earlier += len(part.rows)
+                progress(scored + earlier)
+
+    progress(0)
+    results, stamps = dict[int, Numbers | RowError](), dict[str, str]()  # of the rows and images of one part
+    batches, stamp = _batches(unfinished(), pipeline), partial(content_stamp, verify=verify)
+    for batch, numbers, marks in stream_batches(pipeline, batches, worst=worst or 0, stamp=stamp):
+        results.update(zip(batch.rows, numbers, strict=True))
         stamps.update((str(image), mark) for image, mark in zip(batch.images, marks, strict=True) if mark is not None)
-        scored(len(rows))
+        scored += len(numbers)
+        progress(scored + earlier)
         if batch.is_last:
-            for number, row in enumerate(batch.part.rows):
-                if row.warning is not None and isinstance(result := results[number], Numbers):
-                    results[number] = replace(result, warnings=(row.warning, *result.warnings))
-            unusable = [RowError(row.error) for row in batch.part.unusable]
-            yield batch.part, [*(results[number] for number in range(len(batch.part.rows))), *unusable], stamps
+            part = batch.part
+            # Stamps are computed from the bytes that were decoded; a file that could not be read has none.
+            stamps |= {path: file_stamp(path, verify=verify) for path in part.paths if path not in stamps}
+            keys[part.number] = part.key(stamps)
+            table = part_table(row_keys(part), _results(part, results), words=worst is not None)
+            run.write(part.number, table, key=keys[part.number])
             results, stamps = {}, {}
+    for number in written.keys() - keys.keys():
+        run.drop(number)
+    return [keys[number] for number in sorted(keys)], scored, earlier
+
+
+def _failed_parts(run: Run, written: Sequence[int]) -> list[int]:
+    """Return the written parts with failed rows; rows that could not be tried have no image and do not count."""
+    tables = zip(written, run.tables(["error", "image"]) if written else (), strict=True)
+    return [
+        number
+        for number, table in tables
+        if pc.any(pc.and_(table["error"].is_valid(), table["image"].is_valid())).as_py()
+    ]
+
+
+def stamps_of(paths: Sequence[str], pool: ThreadPoolExecutor, *, verify: bool) -> dict[str, str]:
+    """Return the stamps of image files, which several threads read: the disk may be slow or remote."""
+    shares = [paths[first::READERS] for first in range(min(READERS, len(paths)))]
+    stamps = pool.map(lambda share: [(path, file_stamp(path, verify=verify)) for path in share], shares)
+    return dict(chain.from_iterable(stamps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,40 +229,16 @@ def _batches(parts: Iterable[Part], pipeline: Pipeline) -> Iterator[_PartBatch]:
             )  # fmt: skip
 
 
-def _window(stream: Iterator[Row], most: int, most_bytes: int) -> list[Row]:
-    rows, size = list[Row](), 0
-    for row in islice(stream, most):
-        rows.append(row)
-        if isinstance(row.source, bytes):
-            size += len(row.source)
-            if size >= most_bytes:
-                break
-    return rows
+def _results(part: Part, results: Mapping[int, Numbers | RowError]) -> list[Numbers | RowError]:
+    """Return the numbers or the error of all rows of a part, in the order of `row_keys`.
 
-
-def _image_key(row: Row) -> str | int:
-    """Return what rows of one image have in common, whether or not the image exists."""
-    if row.lookup is not None:
-        return f"id {row.lookup}"
-    if isinstance(row.source, TarImage):  # all rows are of one tar
-        return row.source.offset
-    return f"row {row.index}" if row.source is None else source_key(row.source)
-
-
-def _part(number: int, sets: list[list[Row]]) -> Part:
-    rows, images, owner, unusable = list[Row](), list[File](), list[int](), list[Row]()
-    for same_image in sets:
-        image = -1
-        for row in same_image:
-            if row.error is not None:
-                unusable.append(row)
-                continue
-            if image < 0 and row.source is not None:
-                image = len(images)
-                images.append(row.source)
-            rows.append(row)
-            owner.append(image)
-    return Part(number, tuple(rows), tuple(images), tuple(owner), tuple(unusable))
+    Warnings of the input come before those of scoring.
+    """
+    scored = [results[number] for number in range(len(part.rows))]
+    for number, row in enumerate(part.rows):
+        if row.warning is not None and isinstance(result := scored[number], Numbers):
+            scored[number] = replace(result, warnings=(row.warning, *result.warnings))
+    return [*scored, *(RowError(row.error) for row in part.unusable)]
 
 
 def row_keys(part: Part) -> pa.Table:
@@ -200,23 +250,18 @@ def row_keys(part: Part) -> pa.Table:
     keys = [image.offset if isinstance(image, TarImage) else text_key(source_key(image)) for image in part.images]
     images = [*(keys[image] if image >= 0 else None for image in part.owner), *[None] * len(part.unusable)]
     rows = (*part.rows, *part.unusable)
-    groups = [_set_key(row, image) for row, image in zip(rows, images, strict=True)]
+    # A candidate set is a group, else a list of captions, else the captions of an image.
+    groups = [
+        text_key(f"group {row.group}") if row.group is not None
+        else image if row.list_number is None
+        else text_key(f"list {row.list_number}")
+        for row, image in zip(rows, images, strict=True)
+    ]  # fmt: skip
     columns = {"row": [row.index for row in rows], "group": groups, "image": images}
     return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
 
 
-def _set_key(row: Row, image: int | None) -> int | None:
-    """Return the key of a row's candidate set: its group, else its list of captions, else its image."""
-    if row.group is not None:
-        return text_key(f"group {row.group}")
-    return image if row.list_number is None else text_key(f"list {row.list_number}")
-
-
-# Numbers of a row that depend only on its image, in files of parts.
-STORED = tuple(name for name in number_names(tuple(COLUMNS)) if name not in ("uncertainty", "soft_msd"))
-
-
-def part_table(keys: pa.Table, scored: Scored, *, words: bool = False) -> pa.Table:
+def part_table(keys: pa.Table, scored: Sequence[Numbers | RowError], *, words: bool = False) -> pa.Table:
     """Return the `row_keys` of a part with the numbers or errors of its rows.
 
     With `words` there is a column of the least supported words.
@@ -230,7 +275,9 @@ def part_table(keys: pa.Table, scored: Scored, *, words: bool = False) -> pa.Tab
         worst = [row.worst if error is None else None for row, error in zip(numbers, errors, strict=True)]
         columns[WORST] = pa.array(worst, pa.list_(pa.string()))
     present = {name for names in {tuple(row.values) for row in numbers} for name in names}
-    for name in STORED:
+    for name in number_names(tuple(COLUMNS)):
+        if name in ("uncertainty", "soft_msd"):  # depend on the whole candidate set, see `collect`
+            continue
         values = [row.values.get(name) for row in numbers] if name in present else [None] * len(numbers)
         columns[name] = pa.array(values, pa.int32() if COLUMNS[name].kind == "count" else pa.float64())
     return pa.table(columns)
@@ -286,71 +333,3 @@ def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
         if following - start > most and end > start:
             yield ordered[start:end]
             start = end
-
-
-class InputColumns:
-    """Columns of the input, stored while its rows are scored, from which the output is built afterwards.
-
-    `to_table` converts rows to a table. If the input has types (`typed`), all tables have those of the first one, else
-    types that fit all values.
-    """
-
-    def __init__(self, to_table: Callable[[list[RowValues]], pa.Table], *, typed: bool = False) -> None:
-        self.names, self.count = set[str](), 0  # columns and number of the rows so far
-        self._to_table, self._typed = to_table, typed
-        self._stored: list[tuple[int, pa.Schema]] = []  # offset of each table in the file
-        self._file = SpooledTemporaryFile(max_size=STORED_BYTES)  # noqa: SIM115, closed with this
-
-    def close(self) -> None:
-        """Free memory and disk."""
-        with suppress(OSError):  # a full disk was already reported
-            self._file.close()
-
-    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the same rows, and store their columns."""
-        waiting: list[RowValues] = []
-        for row in rows:
-            self.count += 1
-            self.names.update(row.columns)
-            waiting.append((row.columns, row.index, row.id, row.has_id, row.caption))
-            if len(waiting) >= STORED_ROWS:
-                self._store(waiting)
-                waiting = []
-            yield row
-        if waiting or not self._stored:
-            self._store(waiting)
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Yield the stored tables in order, cast to one schema."""
-        schemas = [schema for _, schema in self._stored]
-        common = schemas[0] if self._typed else unified(schemas)
-        for offset, _ in self._stored:
-            self._file.seek(offset)
-            yield conform(pa.ipc.open_stream(self._file).read_all(), common)
-
-    def _store(self, rows: list[RowValues]) -> None:
-        table = self._to_table(rows)
-        try:
-            self._stored.append((self._file.tell(), table.schema))
-            with pa.ipc.new_stream(self._file, table.schema) as writer:
-                writer.write_table(table)
-            self._file.flush()
-        except OSError as error:
-            raise RunError(
-                f"{gettempdir()}: the columns of the input cannot be stored there ({error.strerror or error}); "
-                "set TMPDIR to a folder with more space and run the command again, which resumes"
-            ) from error
-
-
-def renamed(names: Collection[str], added: Collection[str]) -> dict[str, str]:
-    """Return new names of the input columns that have the name of an added one.
-
-    >>> renamed(["caption", "msd", "input_msd"], ["msd", "error"])
-    {'msd': 'input_input_msd'}
-    """
-    new_names: dict[str, str] = {}
-    for name in sorted(set(names).intersection(added)):
-        new_names[name] = _INPUT + name
-        while new_names[name] in names or new_names[name] in added:
-            new_names[name] = _INPUT + new_names[name]
-    return new_names

@@ -15,7 +15,7 @@ from msdscore.core.arrays import gpu_count
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, one_line, require, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.stores import is_address
+from msdscore.io.files import is_address
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
 

@@ -11,8 +11,8 @@ from typing import Any
 from msdscore.errors import InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pq
-from msdscore.io.atomic import write_bytes
-from msdscore.io.outputs.shards import ERRORS, FAILED
+from msdscore.io.files import write_bytes
+from msdscore.io.shards import ERRORS, FAILED
 from msdscore.run.shards import ShardOptions, ShardResult
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__

@@ -1,43 +1,46 @@
-"""Score a file of rows in resumable parts and merge them into one output."""
+"""Score a file of rows in resumable parts, and merge its columns and the scores into one output."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from tempfile import SpooledTemporaryFile, gettempdir
+from typing import Any, TypeAlias
 
 from msdscore.encoders.cached import CacheUse
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, RunError
 from msdscore.forms.columns import COLUMNS
 from msdscore.forms.references import NAMES as REFERENCE_NAMES
 from msdscore.forms.references import signed
 from msdscore.io.arrow import pa
 from msdscore.io.images import ImageLimits
-from msdscore.io.inputs.rows import RowSource
-from msdscore.io.outputs.files import (
+from msdscore.io.rows import Row, RowSource
+from msdscore.io.runs import Run, Summary, discard, drop_parts, open_run, run_notes
+from msdscore.io.tables import (
+    JSON_SUFFIXES,
     JsonRows,
     check_output,
-    is_json,
+    conform,
     json_line,
     table_from_columns,
     text_in_csv,
+    unified,
     without_formulas,
 )
-from msdscore.io.outputs.run import Run, Summary, discard, drop_parts, open_run, run_notes
-from msdscore.io.outputs.targets import check_manifest, refuse_inputs, run_files
-from msdscore.run.parts import WORST, InputColumns, RowValues, collect, plan, renamed
-from msdscore.run.resume import READERS, Progress, score_missing, stamps_of
+from msdscore.io.targets import check_manifest, refuse_inputs, run_files
+from msdscore.run.parts import READERS, WORST, collect, plan, score_missing, stamps_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
 PART_ROWS = 256  # the most rows that a crash can lose; large enough to fill a batch of any encoder
-
-Report = Callable[[int, int], None]
+STORED_ROWS = 8192  # rows per stored table of input columns
+STORED_BYTES = 256 << 20  # of input columns that are stored in memory; more are in a temporary file
+_INPUT = "input_"  # prefix of an input column with the name of an added one
+RowValues: TypeAlias = tuple[Mapping[str, Any], int, str, bool, str | None]  # columns, index, id, has_id, caption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ def score_rows(
     output: Path,
     options: RunOptions | None = None,
     *,
-    progress: Report = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ScoredFile:
     """Score every row of `source` into `output`; resume an interrupted run.
 
@@ -96,14 +99,14 @@ def score_rows(
     """
     how = options or RunOptions()
     _prepare_output(source, output, how)
-    spec, notes = scorer if isinstance(scorer, ScorerSpec) else None, run_notes(output)
+    spec = scorer if isinstance(scorer, ScorerSpec) else None
+    notes = run_notes(output)  # of a finished run
     is_current = notes is not None and _is_current(source, how, notes)
     if notes and is_current and spec and _is_of(notes, spec, _settings(source, how, spec.limits)):
         return _finished(output, notes)
     pipeline = scorer.build() if isinstance(scorer, ScorerSpec) else scorer
     # The signature comes last, so that an error names the setting that differs.
-    settings = _settings(source, how, pipeline.limits)
-    manifest = {**pipeline.manifest(), **settings, "signature": pipeline.signature}
+    manifest = {**pipeline.manifest(), **_settings(source, how, pipeline.limits), "signature": pipeline.signature}
     if notes:
         check_manifest(output, notes["manifest"], manifest)
         if is_current:
@@ -112,14 +115,19 @@ def score_rows(
         closing(_input_columns(source, output)) as columns,
         open_run(output, manifest, again=notes is not None) as run,
     ):
+        # Every row is read once, when its part is scored: its values are stored in `columns` on the way.
         parts = plan(columns.watch(source.read()), part_rows=how.part_rows)
-        # Reads all rows, which pass through `columns`, and writes each part as soon as it is scored.
-        done = score_missing(
+        keys, scored, earlier = score_missing(
             run, pipeline, parts, worst=how.worst or None, verify=how.verify, retry=how.retry,
             progress=lambda count: progress(count, max(columns.count, source.total or 0)),
         )  # fmt: skip
         progress(columns.count, columns.count)
-        return _write_output(run, pipeline, source, columns, how, done, None if spec is None else spec.record())
+        record = None if spec is None else spec.record()
+        summary, signature, new_names = _write_output(run, pipeline, source, columns, how, keys, record)
+    return ScoredFile(
+        **asdict(summary), scored=scored, earlier=earlier, signature=signature, renamed=new_names,
+        cache=pipeline.cache_use,
+    )  # fmt: skip
 
 
 def _prepare_output(source: RowSource, output: Path, how: RunOptions) -> None:
@@ -147,34 +155,129 @@ def _write_output(
     run: Run,
     pipeline: Pipeline,
     source: RowSource,
-    columns: InputColumns,
+    columns: "InputColumns",
     how: RunOptions,
-    done: Progress,
-    spec: Mapping[str, Any] | None,
-) -> ScoredFile:
-    """Merge the parts into the output, and record what it was scored from."""
-    output, new_names = run.output, renamed(columns.names.union(source.layout.seen), (*COLUMNS, WORST))
+    keys: Sequence[str],
+    record: Mapping[str, Any] | None,
+) -> tuple[Summary, str, dict[str, str]]:
+    """Merge the parts with these keys into the output; return its summary, its signature and the renamed columns."""
     scores = collect(run.tables(), pipeline.form)
     # How many references rows have is known at the end: files are compared without it.
     name = REFERENCE_NAMES[0]
     counts = scores[name].drop_null().to_pylist() if name in scores.column_names else []
     signature = signed(pipeline.signature, counts) if counts else pipeline.signature
-    tables = _output_tables(columns, scores, new_names, output.suffix)
-    keys = [done.keys[number] for number in sorted(done.keys)]
+    new_names = renamed(columns.names.union(source.layout.seen), (*COLUMNS, WORST))
+    tables = _output_tables(columns, scores, new_names, run.output.suffix)
+    path = source.name if source.name == "-" else str(Path(source.name).resolve())
+
+    def has_same_rows() -> bool:  # whatever their images are now
+        parts = plan(source.read(), part_rows=how.part_rows)
+        pairs = zip_longest((part.rows_key() for part in parts), keys)
+        return all(rows and key and key.startswith(rows) for rows, key in pairs)
+
     summary = run.finish(
         map(without_formulas, tables) if how.excel_safe else tables,
         metadata={"msdscore": pipeline.signature, "signed": signature},
-        notes={"parts": keys, "spec": spec, "source": source.path, "renamed": new_names, "signed": signature},
-        check=partial(source.check_unchanged, partial(_has_rows, source, how, keys)),
+        notes={"parts": keys, "spec": record, "source": path, "renamed": new_names, "signed": signature},
+        check=lambda: source.check_unchanged(has_same_rows),
     )
-    return ScoredFile(
-        **asdict(summary),
-        scored=done.scored,
-        earlier=done.earlier,
-        signature=signature,
-        renamed=new_names,
-        cache=pipeline.cache_use,
-    )
+    return summary, signature, new_names
+
+
+def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
+    """Return the summary of a finished run that is up to date."""
+    drop_parts(run_files(output)[1])
+    summary, signature = Summary.of(notes), notes.get("signed", notes["manifest"]["signature"])
+    new_names = notes.get("renamed", {})
+    return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=new_names)
+
+
+def _is_of(notes: Mapping[str, Any], spec: ScorerSpec, settings: Mapping[str, Any]) -> bool:
+    """Return whether a finished run has the same scorer and settings, as far as is known without loading the scorer."""
+    record, written = spec.record(), json.loads(json.dumps(settings))
+    return record is not None and notes.get("spec") == record and notes.get("manifest", {}).items() >= written.items()
+
+
+def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[str, Any]:
+    """Return everything that must be the same to resume a run, except the scorer."""
+    return {
+        "version": __version__,
+        "input": source.fingerprint,
+        "images": source.images,
+        "columns": asdict(source.names),
+        "limits": asdict(limits),
+        "part_rows": how.part_rows,
+        "worst_words": how.worst,
+        "excel_safe": how.excel_safe,
+    }
+
+
+class InputColumns:
+    """Columns of the input, stored while its rows are scored, from which the output is built afterwards.
+
+    `to_table` converts rows to a table. If the input has types (`typed`), all tables have those of the first one, else
+    types that fit all values.
+    """
+
+    def __init__(self, to_table: Callable[[list[RowValues]], pa.Table], *, typed: bool = False) -> None:
+        self.names, self.count = set[str](), 0  # columns and number of the rows so far
+        self._to_table, self._typed = to_table, typed
+        self._stored: list[tuple[int, pa.Schema]] = []  # offset of each table in the file
+        self._file = SpooledTemporaryFile(max_size=STORED_BYTES)  # noqa: SIM115, closed with this
+
+    def close(self) -> None:
+        """Free memory and disk."""
+        with suppress(OSError):  # a full disk was already reported
+            self._file.close()
+
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the same rows, and store their columns."""
+        waiting: list[RowValues] = []
+        for row in rows:
+            self.count += 1
+            self.names.update(row.columns)
+            waiting.append((row.columns, row.index, row.id, row.has_id, row.caption))
+            if len(waiting) >= STORED_ROWS:
+                self._store(waiting)
+                waiting = []
+            yield row
+        if waiting or not self._stored:
+            self._store(waiting)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the stored tables in order, cast to one schema."""
+        schemas = [schema for _, schema in self._stored]
+        common = schemas[0] if self._typed else unified(schemas)
+        for offset, _ in self._stored:
+            self._file.seek(offset)
+            yield conform(pa.ipc.open_stream(self._file).read_all(), common)
+
+    def _store(self, rows: list[RowValues]) -> None:
+        table = self._to_table(rows)
+        try:
+            self._stored.append((self._file.tell(), table.schema))
+            with pa.ipc.new_stream(self._file, table.schema) as writer:
+                writer.write_table(table)
+            self._file.flush()
+        except OSError as error:
+            raise RunError(
+                f"{gettempdir()}: the columns of the input cannot be stored there ({error.strerror or error}); "
+                "set TMPDIR to a folder with more space and run the command again, which resumes"
+            ) from error
+
+
+def renamed(names: Collection[str], added: Collection[str]) -> dict[str, str]:
+    """Return new names of the input columns that have the name of an added one.
+
+    >>> renamed(["caption", "msd", "input_msd"], ["msd", "error"])
+    {'msd': 'input_input_msd'}
+    """
+    new_names: dict[str, str] = {}
+    for name in sorted(set(names).intersection(added)):
+        new_names[name] = _INPUT + name
+        while new_names[name] in names or new_names[name] in added:
+            new_names[name] = _INPUT + new_names[name]
+    return new_names
 
 
 def _input_columns(source: RowSource, output: Path) -> InputColumns:
@@ -197,7 +300,7 @@ def _input_columns(source: RowSource, output: Path) -> InputColumns:
             else:
                 new_id = {name: index if as_number else row_id}
                 values.append({**columns, **new_id} if name in columns else {**new_id, **columns})
-        if is_json(output.suffix):
+        if output.suffix.lower() in JSON_SUFFIXES:
             return pa.table({"": pa.array(map(json_line, values), pa.large_string())})
         return table_from_columns(values, schema)
 
@@ -223,7 +326,7 @@ def _output_tables(
     for stored in columns.tables():
         added = scores.slice(start, len(stored))
         start += len(stored)
-        if is_json(suffix):
+        if suffix.lower() in JSON_SUFFIXES:
             objects = stored[0].to_pylist()
             if new_names:
                 rows = map(json.loads, objects)
@@ -232,39 +335,3 @@ def _output_tables(
         else:
             names = [*(new_names.get(name, name) for name in stored.column_names), *added.column_names]
             yield pa.Table.from_arrays([*stored.columns, *added.columns], names=names)
-
-
-def _has_rows(source: RowSource, how: RunOptions, keys: Sequence[str]) -> bool:
-    """Return whether a source has the rows of these parts, whatever their images are now."""
-    parts = zip_longest((part.rows_key() for part in plan(source.read(), part_rows=how.part_rows)), keys)
-    return all(rows and key and key.startswith(rows) for rows, key in parts)
-
-
-def _finished(output: Path, notes: Mapping[str, Any]) -> ScoredFile:
-    """Return the summary of a finished run that is up to date."""
-    drop_parts(output)
-    summary, signature = Summary.of(notes), notes.get("signed", notes["manifest"]["signature"])
-    new_names = notes.get("renamed", {})
-    return ScoredFile(**asdict(summary), scored=0, earlier=summary.rows, signature=signature, renamed=new_names)
-
-
-def _is_of(notes: Mapping[str, Any], spec: ScorerSpec, settings: Mapping[str, Any]) -> bool:
-    """Return whether a finished run has the same scorer and settings, as far as is known without loading the scorer."""
-    record, manifest = spec.record(), notes.get("manifest", {})
-    if record is None or notes.get("spec") != record:
-        return False
-    return all(manifest.get(name) == value for name, value in json.loads(json.dumps(settings)).items())
-
-
-def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[str, Any]:
-    """Return everything that must be the same to resume a run, except the scorer."""
-    return {
-        "version": __version__,
-        "input": source.fingerprint,
-        "images": source.images,
-        "columns": asdict(source.names),
-        "limits": asdict(limits),
-        "part_rows": how.part_rows,
-        "worst_words": how.worst,
-        "excel_safe": how.excel_safe,
-    }

@@ -16,17 +16,17 @@ from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, sh
 from msdscore.forms.base import Form
 from msdscore.forms.columns import added as added_columns
 from msdscore.io import stores
+from msdscore.io.ahead import read_ahead
 from msdscore.io.arrow import pa, pc
-from msdscore.io.inputs.ahead import read_ahead
-from msdscore.io.inputs.columns import ColumnNames, first_of
-from msdscore.io.inputs.finder import image_tables
-from msdscore.io.inputs.rows import Row, open_rows
-from msdscore.io.outputs.files import table_from_columns
-from msdscore.io.outputs.run import drop_hidden_parts, open_parts
-from msdscore.io.outputs.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
-from msdscore.io.outputs.targets import REMEDY, is_same_file, refuse_inputs
-from msdscore.run.parts import WORST, InputColumns, RowValues, collect, plan, renamed
-from msdscore.run.resume import score_missing
+from msdscore.io.columns import ColumnNames, first_of, image_tables
+from msdscore.io.files import is_address
+from msdscore.io.rows import Row, open_rows
+from msdscore.io.runs import drop_parts, hidden_parts, open_parts
+from msdscore.io.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
+from msdscore.io.tables import table_from_columns
+from msdscore.io.targets import REMEDY, is_same_file, refuse_inputs
+from msdscore.run.parts import WORST, collect, plan, score_missing
+from msdscore.run.rows import InputColumns, RowValues, renamed
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
@@ -230,7 +230,8 @@ def _is_same_input(before: str, now: str) -> bool:
 
 def _finished(facts: ShardFacts, target: str) -> ShardResult:
     """Return the result of a finished shard."""
-    drop_hidden_parts(target)
+    if not is_address(target):
+        drop_parts(hidden_parts(Path(target)))  # left by a crash at the very end
     return _result(facts, target, fresh=False)
 
 
@@ -259,7 +260,7 @@ def check_copied(jobs: "Sequence[ShardJob]", how: ShardOptions) -> None:
     A shard that cannot be read here, and a remote one, is left to the worker that scores it.
     """
     for job in jobs[:1] if how.copied else ():
-        if not stores.is_address(job.source):
+        if not is_address(job.source):
             with suppress(InputError), ExitStack() as stack:
                 _read(job.source, how, stack)
 

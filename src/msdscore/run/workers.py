@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -23,9 +23,10 @@ from msdscore import threads
 from msdscore.core.arrays import gpu_count
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io import stores
-from msdscore.io.inputs.rows import Row
-from msdscore.io.outputs.targets import refuse_inputs
+from msdscore.io.files import is_address
+from msdscore.io.rows import Row
 from msdscore.io.stores import expand_all, score_names
+from msdscore.io.targets import refuse_inputs
 from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
 
@@ -39,7 +40,7 @@ def plan_jobs(patterns: Sequence[str], folder: str) -> list[ShardJob]:
     shards = expand_all(patterns)
     outputs = [stores.join(folder, name) for name in score_names(shards)]
     # All inputs of all shards: the scores of one may have the name of another's table of images.
-    refuse_inputs([] if stores.is_address(folder) else map(Path, outputs), shards)
+    refuse_inputs([] if is_address(folder) else map(Path, outputs), shards)
     return [ShardJob(shard, output) for shard, output in zip(shards, outputs, strict=True)]
 
 
@@ -203,7 +204,7 @@ def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connecti
 
     def answer(done: "Future[ShardResult]") -> None:
         error = None if done.cancelled() else done.exception()
-        if done.cancelled() or isinstance(error, StoppedError):
+        if done.cancelled() or isinstance(error, CancelledError):
             return
         if error is not None and not isinstance(error, MSDScoreError):  # a bug ends the worker
             traceback.print_exception(error)
@@ -218,10 +219,6 @@ def _serve(spec: ScorerSpec, options: ShardOptions, at_once: int, pipe: Connecti
         except (EOFError, ConnectionError):
             # The parent was killed: exit at once, since another run may finish these shards first.
             os._exit(1)
-
-
-class StoppedError(Exception):
-    """The run was cancelled."""
 
 
 class Overlapping:
@@ -251,13 +248,13 @@ class Overlapping:
             def watch(rows: Iterator[Row]) -> Iterator[Row]:
                 for row in rows:
                     if self._stopped.is_set():
-                        raise StoppedError
+                        raise CancelledError
                     yield row
                 turn.close()
 
             turn.enter_context(self._turn)
             if self._stopped.is_set():
-                raise StoppedError
+                raise CancelledError
             return self._worker(job, watch=watch)
 
 

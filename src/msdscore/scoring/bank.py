@@ -19,7 +19,7 @@ from msdscore.encoders.banks import bank_bytes, bank_facts, bank_tensors, read_b
 from msdscore.encoders.base import Embeddings, Encoder, encode_by_length, encode_in_batches, prepare_and_encode
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
-from msdscore.io.hashing import pixel_key, text_key
+from msdscore.io.files import pixel_key, text_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def build_bank(
 
 def save_bank(named: NamedBank, path: Path) -> None:
     """Write a bank as safetensors."""
-    from msdscore.io.outputs.targets import put  # imports the output formats, which a score does not need
+    from msdscore.io.targets import put  # imports the output formats, which a score does not need
 
     put(path, bank_bytes(named.bank, encoder=named.encoder), overwrite=True)
 

@@ -14,9 +14,8 @@ from msdscore.core.arrays import is_gpu, torch_part
 from msdscore.encoders.base import Encoder, Prepared
 from msdscore.encoders.preprocessing import Preprocessing, as_prepared, preprocessing_of, read_pixels
 from msdscore.errors import RowError
-from msdscore.io.hashing import pixel_key
+from msdscore.io.files import File, pixel_key
 from msdscore.io.images import ImageLimits, ImageSource, Stamp, file_warnings, open_image, read_stamped, source_name
-from msdscore.io.tar import File
 
 if TYPE_CHECKING:  # imported when decoding processes are used
     from msdscore.scoring.decoding import DecodingProcesses

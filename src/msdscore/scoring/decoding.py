@@ -16,6 +16,7 @@ from msdscore.encoders.base import Prepared, View
 from msdscore.encoders.preprocessing import Pixels, Preprocessing, as_prepared, read_pixels
 from msdscore.errors import RowError
 from msdscore.io.decoders import MESSAGE_FILES, Decoded, DecodersLostError, borrow, give_back
+from msdscore.io.files import File
 from msdscore.io.images import (
     ImageLimits,
     ImageSource,
@@ -25,7 +26,6 @@ from msdscore.io.images import (
     read_stamped,
     source_name,
 )
-from msdscore.io.tar import File
 
 Prepare: TypeAlias = Callable[[Image], Prepared]
 Read: TypeAlias = Callable[[File], tuple[Pixels, tuple[View, str | None]]]

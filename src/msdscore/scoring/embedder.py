@@ -20,7 +20,7 @@ from msdscore.encoders.base import (
 )
 from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import CaptionError, ConfigError, ImageError, RowError, shortened
-from msdscore.io.hashing import text_key
+from msdscore.io.files import text_key
 from msdscore.scoring.decoder import Decoded
 
 Item = TypeVar("Item")

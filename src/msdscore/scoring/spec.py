@@ -13,7 +13,7 @@ from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.forms.registry import check_form, preset
-from msdscore.io.hashing import file_key
+from msdscore.io.files import file_key
 from msdscore.io.images import ImageLimits
 from msdscore.registry import names_object
 from msdscore.scoring.bank import NamedBank, load_bank

@@ -208,7 +208,7 @@ def row_batches(rows: Iterable[ImageAndCaption], size: int) -> Iterator[RowBatch
 
 def _read_row(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequence[str] | None]:
     """Return the image, captions and references of a row."""
-    from msdscore.io.inputs.columns import REFERENCES, SEVERAL, read_references
+    from msdscore.io.columns import REFERENCES, SEVERAL, read_references
 
     references = None
     if isinstance(row, Mapping):

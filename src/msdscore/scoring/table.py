@@ -9,9 +9,9 @@ import numpy as np
 
 from msdscore.errors import ConfigError
 from msdscore.io.arrow import pa
-from msdscore.io.hashing import source_key
+from msdscore.io.columns import ColumnNames, first_of, read_references, single_name
+from msdscore.io.files import source_key
 from msdscore.io.images import ImageSource, from_cell
-from msdscore.io.inputs.columns import ColumnNames, first_of, read_references, single_name
 from msdscore.scoring.results import Scores
 
 

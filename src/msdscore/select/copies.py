@@ -11,13 +11,13 @@ import numpy as np
 
 from msdscore.errors import InputError, shortened
 from msdscore.io.arrow import pa, pq
-from msdscore.io.inputs.columns import ColumnNames, first_of
-from msdscore.io.inputs.rows import Row
-from msdscore.io.inputs.tables import ParquetTable
-from msdscore.io.inputs.tar_samples import CAPTION_LISTS
-from msdscore.io.outputs.shards import SIGNATURE_KEY
-from msdscore.io.tar import TarImage, sample_key
-from msdscore.run.parts import renamed
+from msdscore.io.columns import ColumnNames, first_of
+from msdscore.io.files import TarImage
+from msdscore.io.rows import Row
+from msdscore.io.shards import SIGNATURE_KEY
+from msdscore.io.sheets import ParquetTable
+from msdscore.io.tar import CAPTION_LISTS, sample_key
+from msdscore.run.rows import renamed
 from msdscore.select.scores import Positions, ScoreFile, parquet_rows
 from msdscore.select.sources import rows_at
 

@@ -20,9 +20,10 @@ import numpy as np
 from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pq
-from msdscore.io.inputs.tar_samples import SHARED_KEY
-from msdscore.io.outputs.shards import SIGNATURE_KEY
-from msdscore.io.outputs.targets import REMEDY, check_target, is_standard_output, with_images
+from msdscore.io.files import base_name, is_address, split_query
+from msdscore.io.shards import SIGNATURE_KEY
+from msdscore.io.tar import SHARED_KEY
+from msdscore.io.targets import REMEDY, check_target, is_standard_output, with_images
 from msdscore.select.copies import copy_rows, copy_samples, write_sample_scores
 from msdscore.select.rule import Rule, ScoreTable, choose, quoted
 from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows
@@ -101,7 +102,7 @@ def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -
         raise ConfigError("-o has no name; expected a file, a folder for shards, or - for standard output")
     if is_standard_output(output):
         return
-    local = not stores.is_address(output)
+    local = not is_address(output)
     if not suffix:
         if local and Path(output).exists() and not Path(output).is_dir():
             raise RunError(f"{name}: is a file; expected the name of a folder for shards")
@@ -117,7 +118,7 @@ def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -
 
 def _suffix(output: str) -> str:
     """Return the extension of an output, which determines its format; empty for a folder of shards."""
-    return PurePosixPath(stores.base_name(output)).suffix.lower()
+    return PurePosixPath(base_name(output)).suffix.lower()
 
 
 def _write(table: ScoreTable, rule: Rule, output: str, *, overwrite: bool, progress: Progress) -> int:
@@ -245,7 +246,7 @@ def _write_shards(table: ScoreTable, folder: str, rule: Rule, *, overwrite: bool
 
 def _table_of(shard: str) -> str:
     """Return the name of the table of scores next to a new tar."""
-    base, query = stores.split_query(shard)
+    base, query = split_query(shard)
     return f"{base[:-4]}.parquet{query}"
 
 
@@ -266,23 +267,21 @@ def _shard_names(files: Sequence[ScoreFile], folder: str) -> list[str]:
                 f"{shortened(file.name)}: new shards are copied from scored ones, and this is a single scored file; "
                 f"{again} and select from that, {instead}"
             )
-        if not stores.split_query(source)[0].lower().endswith((".tar", ".parquet")):
+        if not split_query(source)[0].lower().endswith((".tar", ".parquet")):
             what = f"was scored from {shortened(source)}; new shards are copies of tars or Parquet files"
             raise InputError(f"{shortened(file.name)}: {what}, {instead.removeprefix('or ')}")
-        if stores.base_name(source) in names:
-            raise InputError(f"two shards are called {stores.base_name(source)}; run select separately for each")
-        names.append(stores.base_name(source))
+        if base_name(source) in names:
+            raise InputError(f"two shards are called {base_name(source)}; run select separately for each")
+        names.append(base_name(source))
         for name in (file.name, source):  # new shards have the names of those that were scored
             if _parent(name) == _parent(stores.join(folder, "x")):
-                what = f"{shortened(folder)}: contains {stores.base_name(name)}, an input of this command"
+                what = f"{shortened(folder)}: contains {base_name(name)}, an input of this command"
                 raise RunError(f"{what}; choose another folder for the new shards")
     return names
 
 
 def _parent(name: str) -> str:
-    return (
-        stores.split_query(name)[0].rpartition("/")[0] if stores.is_address(name) else str(Path(name).resolve().parent)
-    )
+    return split_query(name)[0].rpartition("/")[0] if is_address(name) else str(Path(name).resolve().parent)
 
 
 def _claim(folder: str, names: list[str], table: ScoreTable, rule: Rule, *, overwrite: bool) -> None:

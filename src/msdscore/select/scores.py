@@ -15,10 +15,11 @@ import numpy.typing as npt
 from msdscore.errors import ConfigError, InputError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
-from msdscore.io.inputs.formats import open_records
-from msdscore.io.outputs.files import as_text
-from msdscore.io.outputs.shards import SIGNATURE_KEY, ShardFacts, shard_facts
-from msdscore.io.outputs.targets import RUN_NOTES
+from msdscore.io.files import base_name, is_address, split_query
+from msdscore.io.formats import open_records
+from msdscore.io.shards import SIGNATURE_KEY, ShardFacts, shard_facts
+from msdscore.io.tables import as_text
+from msdscore.io.targets import RUN_NOTES
 
 KEY_NAMES = ("key", "id")
 UID = "uid"
@@ -83,7 +84,7 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
     for name in names:
         has_scores = False
         for path, shards_alone in _expanded(name):
-            whole = path if stores.is_address(path) else str(Path(path).resolve())
+            whole = path if is_address(path) else str(Path(path).resolve())
             if whole not in files:  # a repeated file counts once
                 file = _opened(path, folder / str(len(files)))
                 files |= {whole: file} if file.facts is not None or not shards_alone else {}
@@ -101,19 +102,19 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
 
 def _expanded(name: str) -> Iterator[tuple[str, bool]]:
     """Yield the files of a name or pattern, and whether to skip files other than score shards, as in a folder."""
-    is_folder = not stores.is_address(name) and Path(name).is_dir()
-    if not stores.is_address(name) and Path(name).is_file():  # whatever characters are in its name
+    is_folder = not is_address(name) and Path(name).is_dir()
+    if not is_address(name) and Path(name).is_file():  # whatever characters are in its name
         yield name, False
     elif "{" in name and not is_folder:
         for path in stores.expand(name):
             yield from _expanded(path)
     elif "*" in name and not is_folder:
         yield from ((path, False) for path in stores.matching(name))
-    elif not is_folder and (_is_parquet(name) or not stores.is_address(name)):
+    elif not is_folder and (_is_parquet(name) or not is_address(name)):
         yield name, False
     else:
         for path in stores.matching(stores.join(escape(name) if is_folder else name, "*.parquet")):
-            if not stores.base_name(path).startswith("."):
+            if not base_name(path).startswith("."):
                 yield path, True
 
 
@@ -122,7 +123,7 @@ def _opened(name: str, copy: Path) -> ScoreFile:
         return _from_text(name, copy)
     path = Path(name)
     try:
-        if stores.is_address(name):
+        if is_address(name):
             with stores.fetched(name) as fetched:
                 path = fetched.replace(copy)
         metadata = pq.read_metadata(path)
@@ -163,4 +164,4 @@ def _run_metadata(name: str) -> tuple[str, str]:
 
 
 def _is_parquet(name: str) -> bool:
-    return stores.split_query(name)[0].lower().endswith(".parquet")
+    return split_query(name)[0].lower().endswith(".parquet")

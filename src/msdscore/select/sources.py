@@ -8,10 +8,10 @@ from pathlib import Path
 from msdscore.errors import InputError, MSDScoreError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa
-from msdscore.io.inputs.columns import ColumnNames
-from msdscore.io.inputs.rows import Row, open_rows
-from msdscore.io.outputs.shards import ShardFacts
-from msdscore.io.tar import TarImage
+from msdscore.io.columns import ColumnNames
+from msdscore.io.files import TarImage
+from msdscore.io.rows import Row, open_rows
+from msdscore.io.shards import ShardFacts
 
 Known = Mapping[int, tuple[str | None, str | None]]  # position of a row -> its key and caption in the scores
 

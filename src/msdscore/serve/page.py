@@ -16,7 +16,7 @@ from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.look import DARK, TITLES, WHITE, Map, css, ink, maps_of, spans, waterfall, word_limit
 from msdscore.explain.presentation import Presentation, Role
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
-from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
+from msdscore.io.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.serve.settings import ServeSettings
 from msdscore.text.warnings import WITHHOLDING

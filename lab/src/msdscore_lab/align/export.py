@@ -16,8 +16,8 @@ from msdscore.encoders.checkpoints import BANK
 from msdscore.encoders.hashing import SUMS, file_sha256
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.atomic import write_bytes
-from msdscore.io.outputs.targets import refuse_existing
+from msdscore.io.files import write_bytes
+from msdscore.io.targets import refuse_existing
 from msdscore.scoring.bank import build_bank
 from msdscore.scoring.pipeline import recommended_form
 from msdscore.version import __version__

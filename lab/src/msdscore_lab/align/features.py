@@ -26,8 +26,7 @@ from msdscore.core.embeddings import widen
 from msdscore.encoders.base import Features, TokenLayout, prepare_all
 from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, ImageError, RunError
-from msdscore.io.atomic import write_bytes
-from msdscore.io.hashing import text_key
+from msdscore.io.files import text_key, write_bytes
 from msdscore.text.words import WORD, Span, stem
 from msdscore_lab.align.data.samples import Sample, SampleReader, make_view, ordered_results
 from msdscore_lab.align.recipe import Recipe

@@ -14,9 +14,8 @@ from msdscore.errors import ImageError, InputError, shortened
 from msdscore.forms.references import signed
 from msdscore.forms.registry import facts_of
 from msdscore.intervals import Floats, Ints
-from msdscore.io.hashing import absolute_path, source_key
+from msdscore.io.files import TarImage, absolute_path, source_key
 from msdscore.io.images import read_source
-from msdscore.io.tar import TarImage
 from msdscore.report.build import scored_rows
 from msdscore.report.results import Results, read_results
 

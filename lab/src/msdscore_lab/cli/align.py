@@ -80,7 +80,7 @@ def run_training(
 ) -> None:
     """Load a recipe, train it and print the report."""
     from msdscore.cli.tables import fields_table
-    from msdscore.io.outputs.targets import check_folder
+    from msdscore.io.targets import check_folder
     from msdscore_lab.align.recipe import load_recipe
     from msdscore_lab.align.run.parts import TrainOptions
 
@@ -141,7 +141,7 @@ def export(
 ) -> None:
     """Export a run as an encoder, which is loaded by the name of its folder."""
     from msdscore.io.images import open_image
-    from msdscore.io.outputs.targets import check_folder
+    from msdscore.io.targets import check_folder
     from msdscore_lab.align.export import export as write
     from msdscore_lab.cli.bank import spread_over
 
@@ -159,7 +159,7 @@ def join(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Merge encoders into one that averages their similarities; build its bank with `msdscore bank`."""
-    from msdscore.io.outputs.targets import check_folder
+    from msdscore.io.targets import check_folder
     from msdscore_lab.align.export import join as write
 
     check_folder(output)

@@ -51,7 +51,7 @@ def bank(
     from msdscore.forms.evidence import Evidence
     from msdscore.forms.registry import preset as named_preset
     from msdscore.io.images import open_image
-    from msdscore.io.outputs.targets import check_target, is_standard_output, put
+    from msdscore.io.targets import check_target, is_standard_output, put
     from msdscore.scoring.bank import build_bank
     from msdscore.scoring.pipeline import recommended_form
     from msdscore.threads import use as use_threads
@@ -107,8 +107,8 @@ def _read_captions(path: Path) -> list[str]:
     """Return the captions of a file of rows, else the non-blank lines of a text file."""
     from contextlib import ExitStack
 
-    from msdscore.io.inputs.columns import ColumnNames
-    from msdscore.io.inputs.formats import has_input_suffix, open_records
+    from msdscore.io.columns import ColumnNames
+    from msdscore.io.formats import has_input_suffix, open_records
 
     lines: list[str] = []
     if has_input_suffix(path):
@@ -129,7 +129,7 @@ def _read_captions(path: Path) -> list[str]:
 
 def spread_over(folder: Path, limit: int) -> list[Path]:
     """Return at most `limit` images of a folder, sorted by name and evenly spread."""
-    from msdscore.io.tar import is_image_name
+    from msdscore.io.files import is_image_name
 
     if not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder of images")

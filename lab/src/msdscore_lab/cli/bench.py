@@ -97,7 +97,7 @@ def bench(
     from functools import cache, partial
 
     from msdscore.explain.save import FIGURES
-    from msdscore.io.outputs.targets import check_folder, check_target, put
+    from msdscore.io.targets import check_folder, check_target, put
     from msdscore_lab.benchmarks.results.grids import screen_grids
     from msdscore_lab.benchmarks.results.result import to_json
     from msdscore_lab.benchmarks.results.tables import draw

@@ -61,7 +61,7 @@ def caption(
 
     Exit codes: 0 all images captioned, 3 some images failed (their errors are in the output), 2 invalid usage.
     """
-    from msdscore.io.outputs.targets import is_standard_output
+    from msdscore.io.targets import is_standard_output
     from msdscore_lab.captioners.run import CaptionRun, caption_images, list_images
     from msdscore_lab.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
     from msdscore_lab.metrics.vlm.endpoint import Endpoint

@@ -43,7 +43,7 @@ def table(
     samples: lab_options.Samples = 1000,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures, or one for all benchmarks."""
-    from msdscore.io.outputs.targets import RUN_NOTES, check_target, put
+    from msdscore.io.targets import RUN_NOTES, check_target, put
     from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
     from msdscore_lab.captioners.ranking import is_ranking
 

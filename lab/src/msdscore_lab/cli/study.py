@@ -83,7 +83,7 @@ def study(
     chosen: StudyOptions,
 ) -> None:
     """Run a study, print its tables, and write them to the output."""
-    from msdscore.io.outputs.targets import is_standard_output
+    from msdscore.io.targets import is_standard_output
     from msdscore_lab.studies.context import Study
     from msdscore_lab.studies.registry import run_study
 
@@ -104,7 +104,7 @@ def study(
 
 def _check(requested: "Study") -> None:
     """Raise early if the output exists or cannot be written, because a study takes long."""
-    from msdscore.io.outputs.targets import check_target, refuse_existing, refuse_foreign
+    from msdscore.io.targets import check_target, refuse_existing, refuse_foreign
 
     if requested.output is None:
         return
@@ -121,7 +121,7 @@ def _write(name: str, tables: "list[Table]", output: Path | None, *, as_json: bo
     """Print tables or JSON, and write JSON, tables and figure if there is an output."""
     import json
 
-    from msdscore.io.outputs.targets import MARK, put_all
+    from msdscore.io.targets import MARK, put_all
     from msdscore_lab.studies.context import discard_intermediate
     from msdscore_lab.studies.table import to_figure, to_json, to_markdown
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.io.outputs.run import discard
-from msdscore.io.outputs.targets import check_folder, put_all, refuse_existing, run_files
+from msdscore.io.runs import discard
+from msdscore.io.targets import check_folder, put_all, refuse_existing, run_files
 from msdscore.version import __version__
 from msdscore_lab.benchmarks.readers.files import RawRow, read_json, records
 from msdscore_lab.cococf.build import JUDGE, BuildSettings, build, quarter_model, refine, requested

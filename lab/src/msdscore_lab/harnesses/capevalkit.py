@@ -17,10 +17,9 @@ import numpy as np
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, require
 from msdscore.forms.columns import LOGGED
-from msdscore.io.atomic import write_bytes
-from msdscore.io.hashing import source_key
-from msdscore.io.inputs.references import ReferenceFile
-from msdscore.io.inputs.rows import open_rows
+from msdscore.io.files import source_key, write_bytes
+from msdscore.io.references import ReferenceFile
+from msdscore.io.rows import open_rows
 from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__

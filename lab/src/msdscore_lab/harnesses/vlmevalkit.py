@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from msdscore.errors import InputError, MSDScoreError
-from msdscore.io.atomic import write_bytes
+from msdscore.io.files import write_bytes
 
 _LONGEST = 1 << 30  # characters of one cell: an image in base64
 _SHARED = 64  # a cell up to this length is the index of the row whose image it shares

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.io.hashing import file_key
+from msdscore.io.files import file_key
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore_lab.metrics.registry import choice
 

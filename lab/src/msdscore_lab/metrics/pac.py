@@ -11,7 +11,7 @@ from torch import Tensor
 
 from msdscore.errors import WeightsError, require
 from msdscore.intervals import Floats
-from msdscore.io.hashing import file_key
+from msdscore.io.files import file_key
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore_lab.metrics.encoded import PREFIX, harmonic, nearest_reference
 from msdscore_lab.metrics.registry import choice

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.io.atomic import write_bytes
+from msdscore.io.files import write_bytes
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore_lab.paper.page import bounded, fill, share
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.io.atomic import write_bytes
+from msdscore.io.files import write_bytes
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore_lab.paper import published
 from msdscore_lab.paper.tables import QUOTED, printed

@@ -26,8 +26,8 @@ from click import ClickException
 from msdscore.cli.app import app
 from msdscore.encoders.registry import find_row, list_encoders
 from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, UnknownNameError
-from msdscore.io.atomic import write_bytes
-from msdscore.io.outputs.targets import MARK
+from msdscore.io.files import write_bytes
+from msdscore.io.targets import MARK
 from msdscore_lab.align.recipe import Recipe, load_recipe
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import captioned_images

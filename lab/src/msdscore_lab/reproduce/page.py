@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from msdscore.io.atomic import write_bytes
+from msdscore.io.files import write_bytes
 from msdscore_lab.benchmarks.registry import benchmark
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore_lab.benchmarks.run.runner import versions

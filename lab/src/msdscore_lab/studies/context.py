@@ -15,7 +15,7 @@ from msdscore.errors import ConfigError, InputError, RowError, unknown_name
 from msdscore.forms.base import Form, Measurement, Unit
 from msdscore.forms.paper import Paper
 from msdscore.intervals import Resampling
-from msdscore.io.outputs.run import discard
+from msdscore.io.runs import discard
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec

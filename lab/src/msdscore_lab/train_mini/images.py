@@ -16,7 +16,7 @@ from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
 
 from msdscore.core.arrays import Bool, Float, Int, UInt8
 from msdscore.errors import ImageError
-from msdscore.io.atomic import replacing
+from msdscore.io.files import replacing
 from msdscore.io.images import open_image
 from msdscore_lab.align.features import OnProgress
 from msdscore_lab.pairs import Pairs, image_content

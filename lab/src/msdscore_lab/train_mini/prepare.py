@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.io.atomic import replacing
+from msdscore.io.files import replacing
 from msdscore.text.words import stem
 from msdscore_lab import edits
 from msdscore_lab.align.data.negatives import class_weights, make_negatives

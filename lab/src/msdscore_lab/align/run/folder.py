@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from msdscore.errors import RunError, require, unknown_name
-from msdscore.io.atomic import replacing
+from msdscore.io.files import replacing
 from msdscore.version import __version__
 from msdscore_lab.align.recipe import Recipe, dump_recipe, load_recipe, load_trained
 from msdscore_torch.aligned.heads import AlignedHeads, SideDims

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.atomic import take_lock
+from msdscore.io.runs import take_lock
 from msdscore_lab.align.aligner import Aligner, learning_rate, make_optimiser, moving_average
 from msdscore_lab.align.evaluate import measure_retrieval
 from msdscore_lab.align.features import TrainingBatch

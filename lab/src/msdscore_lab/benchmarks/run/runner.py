@@ -26,9 +26,9 @@ from msdscore.errors import ConfigError, RunError
 from msdscore.forms.references import count_fact
 from msdscore.forms.registry import facts_of
 from msdscore.intervals import Floats
-from msdscore.io.atomic import write_bytes
-from msdscore.io.outputs.run import discard, open_run
-from msdscore.io.outputs.targets import REMEDY
+from msdscore.io.files import write_bytes
+from msdscore.io.runs import discard, open_run
+from msdscore.io.targets import REMEDY
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.version import __version__
 from msdscore_lab.benchmarks.base import Benchmark, Item, image_key, image_names

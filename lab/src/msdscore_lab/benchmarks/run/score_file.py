@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.errors import RunError
-from msdscore.io.atomic import replacing
-from msdscore.io.hashing import file_stamp
-from msdscore.io.outputs.targets import REMEDY, check_manifest
+from msdscore.io.files import file_stamp, replacing
+from msdscore.io.targets import REMEDY, check_manifest
 from msdscore_lab.benchmarks.base import Image, Item, cluster, image_key, image_names, wrong_image_by_key
 from msdscore_lab.benchmarks.results.result import ScorerRecord, belongs_to
 

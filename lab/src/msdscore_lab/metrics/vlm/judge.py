@@ -13,8 +13,7 @@ import numpy as np
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.atomic import write_bytes
-from msdscore.io.hashing import pixel_key, text_key
+from msdscore.io.files import pixel_key, text_key, write_bytes
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore_lab.metrics.registry import choice, number
 from msdscore_lab.metrics.vlm.endpoint import Endpoint

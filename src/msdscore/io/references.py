@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.io.hashing import file_key
+from msdscore.io.columns import IMAGE_NAMES, KEY_NAMES, REFERENCES, SEVERAL, first_of, read_references
+from msdscore.io.files import file_key
+from msdscore.io.formats import open_records
 from msdscore.io.images import from_cell
-from msdscore.io.inputs.columns import IMAGE_NAMES, KEY_NAMES, REFERENCES, SEVERAL, first_of, read_references
-from msdscore.io.inputs.formats import open_records
 from msdscore.io.names import ImageNames
 
 _TEXTS = (REFERENCES, SEVERAL, "caption")  # columns of a file of references
@@ -41,17 +41,14 @@ class ReferenceFile:
                     wanted = "an image or id, and references, captions or caption"
                     raise InputError(f"{path}: item {number}: {record.error or f'expected {wanted}'}")
                 texts = [text for text in read_references(record.values[name]) or () if isinstance(text, str)]
-                self._add(image, key, texts)
+                if image is not None:
+                    self._by_name.setdefault(self._names.add(image), []).extend(texts)
+                if key is not None:
+                    self._by_id.setdefault(key, []).extend(texts)
+                    if image is None and not by_row:  # such as {"dog.jpg": […]}
+                        self._names.add(key)
         if not any(self._by_name.values()) and not any(self._by_id.values()):
             raise InputError(f"{path}: no references in this file")
-
-    def _add(self, image: str | None, key: str | None, texts: list[str]) -> None:
-        if image is not None:
-            self._by_name.setdefault(self._names.add(image), []).extend(texts)
-        if key is not None:
-            self._by_id.setdefault(key, []).extend(texts)
-            if image is None and not self._by_row:  # such as {"dog.jpg": […]}
-                self._names.add(key)
 
     def find(self, values: Mapping[str, Any]) -> list[str] | None:
         """Return the references of a row's image; None if the file has none.

@@ -1,5 +1,6 @@
 """Resumable runs that write finished parts and merge them into one output."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,18 +9,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
+from filelock import BaseFileLock, FileLock, Timeout
+
 from msdscore.errors import RunError
 from msdscore.io.arrow import pa, pq
-from msdscore.io.atomic import remove_owned, replacing, take_folder, write_bytes
-from msdscore.io.hashing import file_key
-from msdscore.io.outputs.files import JsonRows, check_output, conform, joined_texts, unified, write_tables
-from msdscore.io.outputs.targets import MADE_BY, REMEDY, check_manifest, dump, load, read_notes, run_files
-from msdscore.io.stores import is_address
+from msdscore.io.files import TEMPORARY, file_key, is_address, replacing, write_bytes
+from msdscore.io.tables import JsonRows, check_output, conform, joined_texts, unified, write_tables
+from msdscore.io.targets import MADE_BY, REMEDY, check_manifest, dump, load, read_notes, run_files
 
 T = TypeVar("T")
+LOCK = "lock"
+OWNED = "made-by-msdscore"  # marker file; a folder without it is never emptied
 _REASONS = 3  # errors of failed rows that a summary lists
 _KEY = "msdscore.key"  # of a part, in its schema metadata
-_FOLDER_FILES = re.compile(r"part-\d+\.parquet|manifest\.json")  # the files in the folder of a run
+_PART = re.compile(r"part-(\d+)\.parquet")
+_FOLDER_FILES = re.compile(rf"{_PART.pattern}|manifest\.json")  # the files in the folder of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +49,23 @@ class Summary:
 class Run:
     """An open run, whose parts are in a folder, by default next to the output, until `finish` writes the output.
 
-    Only one process at a time can open it. Use `with`, or call `close`.
+    Only one process at a time can open it. Use `with`, or call `close`. Parts of another manifest raise `RunError`, or
+    are deleted with `replace`.
     """
 
-    def __init__(self, output: Path, manifest: Mapping[str, Any], *, folder: Path | None = None) -> None:
+    def __init__(
+        self, output: Path, manifest: Mapping[str, Any], *, folder: Path | None = None, replace: bool = False
+    ) -> None:
         self.output, self.manifest = output, manifest
         self._sidecar, parts = run_files(output)
         self._folder = folder or parts
         self._lock = take_folder(self._folder)
         self.close = self._lock.release
+        try:
+            self._write_manifest(replace)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -61,11 +73,25 @@ class Run:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _write_manifest(self, replace: bool) -> None:
+        noted = self._folder / "manifest.json"
+        if noted.exists():
+            try:
+                check_manifest(self._folder, load(noted), self.manifest)
+                return
+            except RunError:
+                if not replace:
+                    raise
+        # Parts without a manifest are left over from an interrupted removal; their run is unknown.
+        for path in _parts(self._folder).values():
+            path.unlink()
+        write_bytes(noted, dump(self.manifest), folder=self._folder)
+
     def keys(self) -> dict[int, str]:
         """Return the keys of the complete parts by part number, in order; empty for parts written without one."""
         keys: dict[int, str] = {}
-        for number, path in sorted(_parts(self._folder)):
-            with suppress(pa.ArrowException, OSError):
+        for number, path in _parts(self._folder).items():
+            with suppress(pa.ArrowException, OSError):  # an incomplete one
                 keys[number] = (_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
         return keys
 
@@ -163,22 +189,7 @@ class Run:
 
     def remove(self) -> None:
         """Remove the folder of parts, and close."""
-        remove_owned(self._folder, self._lock, _FOLDER_FILES)
-
-    def note(self, *, replace: bool = False) -> None:
-        """Write the manifest; parts of another manifest raise `RunError`, or are deleted with `replace`."""
-        noted = self._folder / "manifest.json"
-        if noted.exists():
-            try:
-                check_manifest(self._folder, load(noted), self.manifest)
-                return
-            except RunError:
-                if not replace:
-                    raise
-        # Parts without a manifest are left over from an interrupted removal; their run is unknown.
-        for _, part in _parts(self._folder):
-            part.unlink()
-        write_bytes(noted, dump(self.manifest), folder=self._folder)
+        remove_owned(self._folder, self._lock)
 
 
 def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) -> Run:
@@ -193,15 +204,9 @@ def open_run(output: Path, manifest: Mapping[str, Any], *, again: bool = False) 
     if not folder.exists() and finished_run(output, manifest) and not again:
         raise RunError(f"{output}: already finished; {REMEDY}")
     try:
-        run = Run(output, manifest)
-        try:
-            run.note()
-        except BaseException:
-            run.close()
-            raise
+        return Run(output, manifest)
     except OSError as error:
         raise RunError(f"{output}: cannot be written ({error.strerror or error}); choose another -o") from error
-    return run
 
 
 @contextmanager
@@ -216,12 +221,11 @@ def open_parts(output: str, manifest: Mapping[str, Any], *, again: bool = False)
     with ExitStack() as stack:
         if not is_address(output):
             with suppress(RunError, OSError):
-                run = Run(path, manifest, folder=_hidden(path))
+                run = Run(path, manifest, folder=hidden_parts(path), replace=True)
         if run is None:
             temporary = Path(stack.enter_context(TemporaryDirectory()))
-            run = Run(path, manifest, folder=temporary / "parts")
+            run = Run(path, manifest, folder=temporary / "parts", replace=True)
         with run:
-            run.note(replace=True)
             for number in run.keys() if again else ():
                 run.drop(number)
             yield run
@@ -242,7 +246,7 @@ def finished_run(output: Path, manifest: Mapping[str, Any]) -> Summary | None:
     check_manifest(output, record.get("manifest"), manifest)
     if not _is_unchanged(output, record):
         raise RunError(f"{output}: was changed after the run that wrote it; {REMEDY}")
-    drop_parts(output)
+    drop_parts(folder)
     return Summary.of(record)
 
 
@@ -257,31 +261,22 @@ def discard(output: Path) -> None:
     sidecar, folder = run_files(output)
     read_notes(sidecar)  # raises if no run has written it
     if folder.exists():
-        remove_owned(folder, take_folder(folder), _FOLDER_FILES)
+        remove_owned(folder, take_folder(folder))
     # The sidecar is removed last: without an output it has no effect.
     output.unlink(missing_ok=True)
     sidecar.unlink(missing_ok=True)
 
 
-def drop_parts(output: Path) -> None:
-    """Remove the parts of a finished run, which a crash at the very end leaves behind."""
-    _drop_folder(run_files(output)[1])
-
-
-def drop_hidden_parts(output: str) -> None:
-    """Remove the parts of `open_parts`, which a crash at the very end leaves behind."""
-    if not is_address(output):
-        _drop_folder(_hidden(Path(output)))
-
-
-def _hidden(output: Path) -> Path:
+def hidden_parts(output: Path) -> Path:
+    """Return the folder of parts of `open_parts`."""
     return output.with_name(f".{output.name}.parts")
 
 
-def _drop_folder(folder: Path) -> None:
+def drop_parts(folder: Path) -> None:
+    """Remove the parts of a finished run, which a crash at the very end leaves behind."""
     with suppress(RunError):  # another process may be using them
         if folder.exists():
-            remove_owned(folder, take_folder(folder), _FOLDER_FILES)
+            remove_owned(folder, take_folder(folder))
 
 
 def _is_unchanged(output: Path, record: Mapping[str, Any]) -> bool:
@@ -313,8 +308,67 @@ def _schema(path: Path) -> pa.Schema:
         return pq.read_schema(file)
 
 
-def _parts(folder: Path) -> Iterator[tuple[int, Path]]:
-    for path in folder.glob("part-*.parquet"):
-        digits = path.stem.removeprefix("part-")
-        if digits.isdigit():
-            yield int(digits), path
+def _parts(folder: Path) -> dict[int, Path]:
+    """Return the files of parts by number, in order."""
+    found = ((_PART.fullmatch(path.name), path) for path in folder.glob("part-*.parquet"))
+    return dict(sorted((int(name[1]), path) for name, path in found if name))
+
+
+def take_folder(folder: Path) -> BaseFileLock:
+    """Lock a folder, created if missing, and remove temporary files of killed writers from it.
+
+    Raises:
+        RunError: the folder exists without the marker file, or another process is using it.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise RunError(f"{folder}: expected a folder of finished parts, got a link or a file; choose another -o")
+    present: set[str] = set()
+    with suppress(FileNotFoundError):
+        present = {path.name for path in folder.iterdir()}
+    if OWNED not in present and not present <= {LOCK}:
+        raise RunError(f"{folder}: was not created by msdscore (it has no {OWNED}); move it away or choose another -o")
+    lock = take_lock(folder / LOCK)
+    (folder / OWNED).touch()
+    for path in folder.glob(f".*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+    return lock
+
+
+def take_lock(path: Path) -> BaseFileLock:
+    """Lock a folder through its lock file, until `release` is called.
+
+    The system releases the lock when the process ends, however it ends.
+    """
+    # Not bound to a thread: any thread may close a run and release its folder.
+    lock = FileLock(path, timeout=0, thread_local=False)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            owner = "another process"
+            with suppress(OSError):
+                owner = f"process {path.read_text(encoding='ascii') or 'unknown'}"
+            raise RunError(f"{path.parent}: {owner} is using it; wait for it or choose another -o") from error
+        except FileNotFoundError:  # the last owner has just removed the folder
+            continue
+        except OSError as error:
+            raise RunError(f"{path}: cannot be locked ({error.strerror}); write to a local disk") from error
+        with suppress(OSError):  # Windows does not allow writing to a locked file; the message then names no process
+            path.write_text(str(os.getpid()), encoding="ascii")
+        return lock
+
+
+def remove_owned(folder: Path, lock: BaseFileLock) -> None:
+    """Remove the files of a run from its locked folder, then the folder unless other files remain in it."""
+    for path in folder.iterdir():
+        if _FOLDER_FILES.fullmatch(path.name) and not path.is_dir():
+            path.unlink()
+    # The marker is removed before the lock, so that another process never sees an unlocked folder without a marker.
+    (folder / OWNED).unlink(missing_ok=True)
+    if os.name == "nt":  # Windows cannot delete the lock file while it is open
+        lock.release()
+    (folder / LOCK).unlink(missing_ok=True)
+    lock.release()
+    with suppress(OSError):
+        folder.rmdir()

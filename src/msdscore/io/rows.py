@@ -3,25 +3,33 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from msdscore.errors import ImageError, RunError, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.hashing import file_key
-from msdscore.io.inputs.columns import KEY_NAMES, ColumnNames, first_of, listed, read_references, single_name
-from msdscore.io.inputs.finder import ImageFinder, is_missing
-from msdscore.io.inputs.formats import Record, Records, open_records
-from msdscore.io.inputs.references import ReferenceFile
-from msdscore.io.tar import File, FileState, TarImage, file_state
+from msdscore.io.columns import (
+    KEY_NAMES,
+    ColumnNames,
+    ImageFinder,
+    first_of,
+    is_missing,
+    listed,
+    read_references,
+    single_name,
+)
+from msdscore.io.files import File, TarImage, file_key, file_state
+from msdscore.io.formats import Record, Records, open_records
+
+if TYPE_CHECKING:
+    from msdscore.io.references import ReferenceFile
 
 _USUAL = ColumnNames()
 _SAMPLE = 20  # records from which the columns of a format without a header are inferred
 _NO_ANSWER = "Failed to obtain answer"  # written by VLMEvalKit instead of a prediction
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
-_CACHED_ROLES = 256  # sets of column names whose roles are cached
 
 
 class Row(NamedTuple):  # a tuple is created in a quarter of the time of a frozen dataclass
@@ -75,23 +83,38 @@ class Layout:
     without_bytes: tuple[str, ...] = ()
     has_lists: bool = True
 
-    @classmethod
-    def of(cls, records: Records, names: ColumnNames, source: str, *, has_folder: bool) -> "Layout":
-        """Return the layout of an input; raise `InputError` if a required column is missing."""
-        columns, schema = records.columns, records.schema
-        first = islice(records.read(), _SAMPLE) if columns is None else ()
-        seen = columns or tuple(dict.fromkeys(name for record in first for name in record.values))
-        is_empty = not seen and schema is not None and records.total == 0  # a table without columns and rows
-        if (seen or columns is not None) and not is_empty:
-            names.check(seen, source, folder=has_folder, lists=columns is None or schema is not None)
-        id_name = names.find("id", seen) or names.id or "id"
-        if schema is None or is_empty:
-            return cls(columns, seen, id_name)
-        plain, caption = _without_bytes(schema, names.find("image", seen)), names.find("caption", seen) or ""
-        without_bytes = tuple(name for name in seen if plain.field(name).type != schema.field(name).type)
-        has_lists = isinstance(schema.field(caption).type, _LISTS)
-        kinds = _split_schema(plain, caption, id_name) if has_lists else plain
-        return cls(columns, seen, id_name, kinds, without_bytes, has_lists)
+
+def _layout(records: Records, names: ColumnNames, source: str, *, has_folder: bool) -> Layout:
+    """Return the layout of an input; raise `InputError` if a required column is missing."""
+    columns, schema = records.columns, records.schema
+    first = islice(records.read(), _SAMPLE) if columns is None else ()
+    seen = columns or tuple(dict.fromkeys(name for record in first for name in record.values))
+    is_empty = not seen and schema is not None and records.total == 0  # a table without columns and rows
+    if (seen or columns is not None) and not is_empty:
+        names.check(seen, source, folder=has_folder, lists=columns is None or schema is not None)
+    id_name = names.find("id", seen) or names.id or "id"
+    if schema is None or is_empty:
+        return Layout(columns, seen, id_name)
+    image, caption = names.find("image", seen), names.find("caption", seen) or ""
+    # Rows have the paths of images rather than their bytes.
+    without_bytes = tuple(name for name in seen if _has_bytes(schema.field(name).type, is_image=name == image))
+    kinds = {name: pa.string() if name in without_bytes else schema.field(name).type for name in seen}
+    has_lists = isinstance(kinds.get(caption), _LISTS)
+    if has_lists:  # each row has one of the captions, in the columns of `_split`
+        kinds = {id_name: pa.string(), **kinds}
+        kinds |= {id_name: pa.string(), caption: kinds[caption].value_type, "group": pa.string()}
+        kinds.setdefault("candidates", pa.int64())
+        single = single_name(caption, kinds)
+        kinds = {single if name == caption else name: kind for name, kind in kinds.items()}
+    return Layout(columns, seen, id_name, pa.schema(list(kinds.items())), without_bytes, has_lists)
+
+
+def _has_bytes(kind: pa.DataType, *, is_image: bool) -> bool:
+    """Return whether a column has the bytes of images, as such or in cells of the datasets library."""
+    if pa.types.is_struct(kind):
+        return {part.name for part in kind} == {"bytes", "path"}
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return is_image and is_binary
 
 
 class RowSource:
@@ -103,14 +126,14 @@ class RowSource:
         records: Records,
         names: ColumnNames,
         images: ImageFinder,
-        references: ReferenceFile | None,
+        references: "ReferenceFile | None",
         close: Callable[[], None],
     ) -> None:
-        self.name, self.names = name, names
-        self.layout = Layout.of(records, names, name, has_folder=images.folder is not None)
-        self.close = close
+        self.name, self.names, self.close = name, names, close
+        self.layout = _layout(records, names, name, has_folder=images.folder is not None)
         self._records, self._images, self._references = records, images, references
-        self._states = self._file_states()
+        self._files = (*records.files, *images.tables)
+        self._states = list(map(file_state, self._files))
 
     def __enter__(self) -> Self:
         return self
@@ -119,19 +142,18 @@ class RowSource:
         self.close()
 
     @property
-    def path(self) -> str:
-        """The absolute path of the input, or `-`."""
-        return self.name if self.name == "-" else str(Path(self.name).resolve())
-
-    @property
     def images(self) -> str | None:
         """The absolute path of the folder of images."""
-        return None if self._images.folder is None else str(self._images.folder.path.resolve())
+        return None if self._images.folder is None else str(self._images.folder.resolve())
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the content."""
         return self._content()
+
+    def _content(self) -> str:
+        hashes = [self._records.fingerprint(), *map(file_key, self._images.tables)]
+        return "+".join(hashes if self._references is None else [*hashes, self._references.fingerprint])
 
     @property
     def total(self) -> int | None:
@@ -145,21 +167,13 @@ class RowSource:
 
     def read(self) -> Iterator[Row]:
         """Iterate over the rows in order; an input row with a list of captions yields one row per caption."""
-        index, cached, groups = 0, dict[tuple[str, ...], Roles](), set[int]()
+        index, groups = 0, set[int]()
+        roles_of = lru_cache(maxsize=256)(self._roles)  # most records have the columns of others
         for number, record in enumerate(self._records.read()):
-            names = tuple(record.values)
-            if (roles := cached.get(names)) is None:
-                if len(cached) >= _CACHED_ROLES:
-                    cached.clear()
-                roles = cached[names] = self._roles(names)
-            row, name = self._row(number, index, record, roles), roles.caption
-            captions = None if name is None else record.values[name]
-            if name is None or not isinstance(captions, list):
-                yield row
-                index += 1
-                continue
-            group = _list_group(row, number, groups)
-            for split in _split(row._replace(list_number=number), captions, name, self.layout.id_name, group):
+            roles = roles_of(tuple(record.values))
+            row = self._row(number, index, record, roles)
+            has_list = roles.caption is not None and isinstance(record.values[roles.caption], list)
+            for split in self._split(row, number, record, roles.caption or "", groups) if has_list else (row,):
                 yield split
                 index += 1
 
@@ -172,11 +186,6 @@ class RowSource:
         for number, record in self._records.read_at(indices):
             yield self._row(number, number, record, self._roles(tuple(record.values)))
 
-    def count(self) -> int:
-        """Return the number of rows; those of a table without lists of captions are not read."""
-        exact = self.total if self.layout.schema is not None and not self.layout.has_lists else None
-        return sum(1 for _ in self.read()) if exact is None else exact
-
     def check_unchanged(self, reread: Callable[[], bool] = lambda: True) -> None:
         """Raise if the input has changed since it was opened.
 
@@ -186,7 +195,7 @@ class RowSource:
         Raises:
             RunError: its content has changed.
         """
-        if self._file_states() == self._states:
+        if list(map(file_state, self._files)) == self._states:
             return
         try:
             is_same = self._content() == self.fingerprint
@@ -201,47 +210,40 @@ class RowSource:
                 "and run the command again, or score the new one with --overwrite or into another -o"
             )
 
-    def _file_states(self) -> list[FileState | None]:
-        return [file_state(path) for path in (*self._records.files, *self._images.tables)]
-
-    def _content(self) -> str:
-        content = [self._records.fingerprint(), *map(file_key, self._images.tables)]
-        return "+".join([*content, *([self._references.fingerprint] if self._references else [])])
-
-    def _roles(self, names: tuple[str, ...]) -> Roles:
-        image = self.names.find("image", names)
-        key = first_of(names, KEY_NAMES) if image is None and self._images.folder is not None else None
-        return Roles(self.names.find("caption", names), image, self.names.find("references", names), key)
+    def _roles(self, columns: tuple[str, ...]) -> Roles:
+        image = self.names.find("image", columns)
+        key = first_of(columns, KEY_NAMES) if image is None and self._images.folder is not None else None
+        return Roles(self.names.find("caption", columns), image, self.names.find("references", columns), key)
 
     def _row(self, number: int, index: int, record: Record, roles: Roles) -> Row:
-        values, row_id = record.values, _text(record.values.get(self.layout.id_name))
-        image, references, error = self._image_and_references(values, roles)
-        caption, caption_error = self._caption(values, roles.caption)
+        """Return the row of a record; of one with a list of captions, the part that its rows share."""
+        values = record.values
+        row_id = _text(values.get(self.layout.id_name))
+        image, references, image_error = self._image_and_references(values, roles)
+        if roles.caption is None:
+            accepted = listed(self.names.accepted("caption"))
+            caption, caption_error = None, f"no caption; expected one of {accepted}; found: {listed(values)}"
+        elif isinstance(captions := values[roles.caption], list) and captions:
+            caption, caption_error = None, None
+        else:
+            caption, caption_error = _checked_caption(captions, roles.caption)
+        columns = {
+            name: value if type(value) is str else _without_image_bytes(value, is_image=name == roles.image)
+            for name, value in values.items()
+        }
         return Row(
             index,
             str(number) if row_id is None else row_id,
             image,
             caption,
             _text(values.get("group")),
-            {
-                name: value if type(value) is str else _without_image_bytes(value, is_image=name == roles.image)
-                for name, value in values.items()
-            },
-            record.error or error or caption_error,
+            columns,
+            record.error or image_error or caption_error,
             None if roles.key is None else _text(values[roles.key]),
             record.warning,
             row_id is not None,
             None if references is None else tuple(references),
         )
-
-    def _caption(self, values: Mapping[str, Any], name: str | None) -> tuple[str | None, str | None]:
-        """Return the caption, or None and an error; a list has neither, since each of its captions becomes a row."""
-        if name is None:
-            accepted = listed(self.names.accepted("caption"))
-            return None, f"no caption; expected one of {accepted}; found: {listed(values)}"
-        if isinstance(values[name], list) and values[name]:
-            return None, None
-        return _checked_caption(values[name], name)
 
     def _image_and_references(
         self, values: Mapping[str, Any], roles: Roles
@@ -263,6 +265,32 @@ class RowSource:
         accepted = listed(self.names.accepted("image"))
         return None, references, f"no image; expected one of {accepted}; found: {listed(values)}"
 
+    def _split(self, row: Row, number: int, record: Record, name: str, earlier: set[int]) -> Iterator[Row]:
+        """Yield one row per caption of the list in column `name`; together they are one candidate set.
+
+        An empty list becomes one row with an error. Columns `group` and `candidates` of the input take precedence;
+        else the group is the id of the list, if none of the `earlier` ones has it (of which there are hashes).
+        """
+        captions: list[Any] = record.values[name]
+        group = row.group
+        if group is None:
+            is_new = row.has_id and hash(row.id) not in earlier
+            earlier.add(hash(row.id))
+            group = row.id if is_new else f"{row.id if row.has_id else ''}@{number}"
+        id_name = self.layout.id_name
+        columns = {id_name: row.id, **row.columns, "group": group}
+        columns.setdefault("candidates", len(captions))
+        single = single_name(name, columns)
+        for position, text in enumerate(captions or [None]):
+            caption, error = _checked_caption(text, f"{name}[{position}]")
+            row_id = f"{row.id}#{position}" if captions else row.id
+            values = {single if column == name else column: value for column, value in columns.items()}
+            values |= {id_name: row_id, single: text}
+            yield row._replace(
+                index=row.index + position, id=row_id, caption=caption, columns=values, error=row.error or error,
+                list_number=number,
+            )  # fmt: skip
+
 
 def open_rows(
     source: str | Path,
@@ -270,7 +298,7 @@ def open_rows(
     images: str | Path | None = None,
     format: str | None = None,  # noqa: A002, the user's word
     columns: ColumnNames = _USUAL,
-    references: ReferenceFile | None = None,
+    references: "ReferenceFile | None" = None,
     hashed: bool = True,
 ) -> RowSource:
     """Open rows from a file by its suffix, or `-` for JSON lines on standard input.
@@ -309,41 +337,6 @@ def _checked_caption(caption: Any, name: str) -> tuple[str | None, str | None]:
     return caption, None
 
 
-def _list_group(row: Row, number: int, earlier: set[int]) -> str:
-    """Return the value of column `group` for a list of captions: its own, else its id if no earlier list has it."""
-    if row.group is not None:
-        return row.group
-    has_own = row.has_id and hash(row.id) not in earlier
-    earlier.add(hash(row.id))
-    return row.id if has_own else f"{row.id if row.has_id else ''}@{number}"
-
-
-def _split(row: Row, captions: list[Any], name: str, id_name: str, group: str) -> Iterator[Row]:
-    """Yield one row per caption of a list, with the position in its `id`; together they are one candidate set.
-
-    An empty list becomes one row with an error. Columns `group` and `candidates` of the input take precedence.
-    """
-    columns = {id_name: row.id, **row.columns, "group": group}
-    columns.setdefault("candidates", len(captions))
-    single = single_name(name, columns)
-    for position, text in enumerate(captions or [None]):
-        caption, error = _checked_caption(text, f"{name}[{position}]")
-        row_id, index = f"{row.id}#{position}" if captions else row.id, row.index + position
-        values = {single if column == name else column: value for column, value in columns.items()}
-        values |= {id_name: row_id, single: text}
-        error = row.error or error
-        yield row._replace(index=index, id=row_id, caption=caption, columns=values, error=error)
-
-
-def _split_schema(schema: pa.Schema, name: str, id_name: str) -> pa.Schema:
-    """Return the types of rows with one caption each, for a column `name` of lists of captions."""
-    kinds = {id_name: pa.string()} | {entry.name: entry.type for entry in schema}
-    kinds |= {id_name: pa.string(), name: schema.field(name).type.value_type, "group": pa.string()}
-    kinds.setdefault("candidates", pa.int64())
-    single = single_name(name, kinds)
-    return pa.schema([(single if column == name else column, kind) for column, kind in kinds.items()])
-
-
 def _text(value: Any) -> str | None:
     if type(value) is str:
         return value or None
@@ -360,14 +353,3 @@ def _without_image_bytes(value: Any, *, is_image: bool) -> Any:
     if isinstance(value, TarImage):
         return value.name
     return None if is_image and isinstance(value, bytes) else value
-
-
-def _without_bytes(schema: pa.Schema, image: str | None) -> pa.Schema:
-    """Return the types of columns without image bytes."""
-    kinds = {entry.name: entry.type for entry in schema}
-    for name, kind in kinds.items():
-        is_cell = pa.types.is_struct(kind) and {part.name for part in kind} == {"bytes", "path"}
-        is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-        if is_cell or (name == image and is_binary):
-            kinds[name] = pa.string()
-    return pa.schema(list(kinds.items()))

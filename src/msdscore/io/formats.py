@@ -1,5 +1,6 @@
-"""Input formats and their readers, which all yield records of named values."""
+"""Input formats, whose readers all yield records of named values; JSON lines, CSV and TSV are read here."""
 
+import csv
 import json
 import math
 import sys
@@ -11,28 +12,31 @@ from importlib import import_module
 from itertools import islice
 from json import JSONDecoder
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from msdscore.errors import InputError, one_line, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.hashing import file_key
-from msdscore.io.stores import CODECS, without_compression
+from msdscore.io.files import CODECS, file_key, file_key_and_lines, without_compression
 
 # Format -> the module in this folder and the class that reads it; imported when such an input is opened.
 _READERS = {
-    "jsonl": ("text", "JsonLines"),
-    "ndjson": ("text", "JsonLines"),
-    "json": ("text", "JsonDocument"),
-    "csv": ("text", "Delimited"),
-    "tsv": ("text", "TabDelimited"),
-    "xlsx": ("tables", "Spreadsheet"),
-    "parquet": ("tables", "ParquetTable"),
-    "tar": ("tar_samples", "TarSamples"),
+    "jsonl": ("formats", "JsonLines"),
+    "ndjson": ("formats", "JsonLines"),
+    "json": ("documents", "JsonDocument"),
+    "csv": ("formats", "Delimited"),
+    "tsv": ("formats", "TabDelimited"),
+    "xlsx": ("sheets", "Spreadsheet"),
+    "parquet": ("sheets", "ParquetTable"),
+    "tar": ("tar", "TarSamples"),
 }
 INPUT_FORMATS = tuple(_READERS)  # file suffixes
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
 # Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
 _MAX_BYTES, _MAX_RATIO = 1 << 30, 100
+_BOM = b"\xef\xbb\xbf"
+LONGEST = 16 << 20  # bytes or characters of one row, which takes ten times that to read; longer rows are an error
+TOO_LONG = f"more than {LONGEST:,} bytes in one row; expected an image and its captions"
+SURROGATE = "contains half a surrogate pair, which is not valid Unicode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,23 +152,127 @@ def valid_text(value: Any) -> Any:
     return value
 
 
-def python_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Convert rows to Python values; times in nanoseconds become text, durations in nanoseconds numbers.
+class JsonLines(Records):
+    """One JSON object per line; an unreadable line becomes a record with an error, blank lines are skipped."""
 
-    Times outside Python's range of years become numbers too.
-    """
-    for index, entry in enumerate(table.schema):
-        if getattr(entry.type, "unit", None) == "ns":
-            kind = pa.int64() if pa.types.is_duration(entry.type) else pa.string()
-            table = table.set_column(index, entry.name, table.column(index).cast(kind))
+    def fingerprint(self) -> str:
+        """Return a hash of the content, and count the lines."""
+        key, self.total = file_key_and_lines(self.path)
+        return key
+
+    def read(self) -> Iterator[Record]:
+        """Iterate over the records in order."""
+        with self.path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), start=1):
+                content = line.removeprefix(_BOM) if number == 1 else line
+                if content.strip():
+                    yield _json_record(content, f"line {number}")
+                while len(line) >= LONGEST and not line.endswith(b"\n"):
+                    line = file.readline(LONGEST)  # the rest of a line that is too long
+
+
+def _json_record(line: bytes, where: str) -> Record:
+    if len(line) > LONGEST:
+        return Record(error=f"{where}: {TOO_LONG}")
     try:
-        return list(table.to_pylist())
-    except OverflowError:
-        for index, entry in enumerate(table.schema):
-            if pa.types.is_temporal(entry.type):
-                kind = pa.int32() if entry.type.bit_width == 32 else pa.int64()
-                table = table.set_column(index, entry.name, table.column(index).cast(kind))
-        return list(table.to_pylist())
+        text = line.rstrip().decode("utf-8")
+        value = JSON.decode(text)
+    except UnicodeDecodeError:
+        return Record(error=f"{where}: not valid UTF-8")
+    except json.JSONDecodeError as error:
+        return Record(error=f"{where}: not valid JSON ({error.msg.removesuffix(' at')} at column {error.colno})")
+    except RepeatedNameError as error:
+        return Record(error=f"{where}: {error}")
+    except (ValueError, RecursionError) as error:
+        return Record(error=f"{where}: not usable JSON ({error})")
+    return object_record(value, where, text)
+
+
+def object_record(value: Any, where: str, text: str) -> Record:
+    """Build the record of one JSON object, written as `text`."""
+    if not isinstance(value, dict):
+        return Record(error=f'{where}: expected an object such as {{"image": …}}, got {type(value).__name__}')
+    try:
+        value = shallow(value)
+    except RecursionError:
+        return Record(error=f"{where}: not usable JSON (lists or objects within each other, too deep)")
+    if may_escape_surrogate(text) and (clean := valid_text(value)) != value:
+        return Record(clean, error=f"{where}: {SURROGATE}")
+    return Record(value, warning=not_finite(value))
+
+
+def may_escape_surrogate(text: str) -> bool:
+    """Return whether JSON text may have an escaped surrogate, to spare the others the search in their values."""
+    return r"\ud" in text or r"\uD" in text
+
+
+class Delimited(Records):
+    """CSV with a header line; quoted fields may contain delimiters and line breaks."""
+
+    delimiter = ","
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        _, header = next(self._parse(), (0, []))
+        if isinstance(header, str):
+            raise InputError(f"{self.path}: line 1: {header}")
+        if valid_text(header) != header:
+            raise InputError(f"{self.path}: line 1: not valid UTF-8; save the file as UTF-8")
+        require_distinct(header, self.path)
+        self.columns = tuple(header)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the content, and count the lines below the header."""
+        key, lines = file_key_and_lines(self.path)
+        self.total = None if lines is None else max(lines - 1, 0)
+        return key
+
+    def read(self) -> Iterator[Record]:
+        """Iterate over the records below the header."""
+        names = self.columns or ()
+        for number, fields in islice(self._parse(), 1, None):
+            if isinstance(fields, str):
+                yield Record(error=f"line {number}: {fields}")
+            elif len(fields) != len(names):
+                yield Record(error=f"line {number}: expected {len(names)} fields, got {len(fields)}")
+            else:
+                values = dict(zip(names, fields, strict=True))
+                clean = valid_text(values)
+                yield Record(clean, error=None if clean == values else f"line {number}: not valid UTF-8")
+
+    def _parse(self) -> Iterator[tuple[int, list[str] | str]]:
+        """Yield the last line number with the fields or an error; blank lines are skipped."""
+        # Invalid UTF-8 is decoded to surrogates, so that one bad row does not stop the reader.
+        with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            reader = csv.reader(self._lines(file), delimiter=self.delimiter, strict=True)
+            while True:
+                try:
+                    fields = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    # The rest of the field would be parsed as rows; the usual cause is an unclosed quote.
+                    if "field limit" in str(error):
+                        raise InputError(
+                            f"{self.path}: line {reader.line_num}: a field of more than {csv.field_size_limit()} "
+                            "characters, perhaps a quote that is never closed; use JSON lines or Parquet for such texts"
+                        ) from error
+                    yield reader.line_num, f"not valid CSV ({error})"
+                else:
+                    if fields:
+                        yield reader.line_num, fields
+
+    def _lines(self, file: TextIO) -> Iterator[str]:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), ""), start=1):
+            if len(line) > LONGEST:
+                raise InputError(f"{self.path}: line {number}: {TOO_LONG}")
+            yield line
+
+
+class TabDelimited(Delimited):
+    """TSV with a header line."""
+
+    delimiter = "\t"
 
 
 def has_input_suffix(path: Path) -> bool:

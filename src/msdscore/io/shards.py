@@ -10,9 +10,10 @@ from typing import Any, BinaryIO
 
 from msdscore.errors import RunError, shortened
 from msdscore.io.arrow import pa, pq
-from msdscore.io.outputs.files import ROW_GROUP
-from msdscore.io.outputs.targets import REMEDY, json_bytes
-from msdscore.io.stores import exists, is_address, reading, split_query, writing
+from msdscore.io.files import is_address, split_query
+from msdscore.io.stores import exists, reading, writing
+from msdscore.io.tables import ROW_GROUP
+from msdscore.io.targets import REMEDY, json_bytes
 
 SIGNATURE_KEY = b"msdscore"  # key of the signature in the schema metadata of every Parquet output
 SHARD_KEY = b"msdscore.shard"  # key of the facts below

@@ -5,7 +5,7 @@
 3. An existing file with other content raises an error, except with `--overwrite`.
 4. A side file, whose name the user did not choose, is replaced only if it contains our mark.
 
-Runs over many rows also resume from the parts that they have written (see `outputs.run`).
+Runs over many rows also resume from the parts that they have written (see `runs`).
 """
 
 import json
@@ -17,12 +17,10 @@ from typing import Any
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened
 from msdscore.io.arrow import pa, pq
-from msdscore.io.atomic import write_bytes
-from msdscore.io.inputs.finder import image_tables
-from msdscore.io.inputs.formats import has_input_suffix
-from msdscore.io.inputs.rows import open_rows
-from msdscore.io.stores import is_address
-from msdscore.io.tar import is_image_name
+from msdscore.io.columns import image_tables
+from msdscore.io.files import is_address, is_image_name, write_bytes
+from msdscore.io.formats import has_input_suffix
+from msdscore.io.rows import open_rows
 
 MARK = "written by msdscore"  # in the first or the last bytes of a side file
 _MARKED = 1024  # bytes at either end that are searched for the mark

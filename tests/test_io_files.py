@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from msdscore.io import hashing
-from msdscore.io.hashing import file_key, pixel_key, source_key, text_key
+from msdscore.io import files
+from msdscore.io.files import file_key, pixel_key, source_key, text_key
 
 
 def test_pixel_key_is_stable():
@@ -46,8 +46,8 @@ def test_file_key_reads_everything(tmp_path):
 
 
 def test_file_key_of_a_huge_file_samples_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(hashing, "_WHOLE", 1000)
-    monkeypatch.setattr(hashing, "_BLOCK", 16)
+    monkeypatch.setattr(files, "_WHOLE", 1000)
+    monkeypatch.setattr(files, "_BLOCK", 16)
     path = tmp_path / "file"
     path.write_bytes(bytes(100_000))
     before, status = file_key(path), path.stat()

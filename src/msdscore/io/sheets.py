@@ -7,8 +7,8 @@ from typing import Any
 from zipfile import ZipFile
 
 from msdscore.errors import InputError, MSDScoreError, one_line, require
-from msdscore.io.arrow import pa, pc, pq
-from msdscore.io.inputs.formats import Record, Records, not_finite, python_rows, require_distinct
+from msdscore.io.arrow import pa, pc, pq, python_rows
+from msdscore.io.formats import Record, Records, not_finite, require_distinct
 
 _NOT_TEXT = Record(error="contains text that is not valid UTF-8")
 _BUFFER = 1 << 20
@@ -23,7 +23,9 @@ class ParquetTable(Records):
         super().__init__(path)
         self._only = only
         with _readable(path), pq.ParquetFile(path) as file:
-            schema = _plain_schema(file.schema_arrow, path)
+            stored = file.schema_arrow
+            require_distinct(stored.names, path)
+            schema = pa.schema([pa.field(entry.name, _plain(entry.type)) for entry in stored])
             self.schema = schema if only is None else pa.schema([schema.field(name) for name in only])
             self.columns, self.total = tuple(self.schema.names), int(file.metadata.num_rows)
 
@@ -79,11 +81,6 @@ def _python(table: pa.Table) -> list[Any]:
     except UnicodeDecodeError:
         rows = [table.slice(index, 1) for index in range(len(table))]
         return [_python(row)[0] for row in rows] if len(rows) > 1 else [None]
-
-
-def _plain_schema(schema: pa.Schema, path: Path) -> pa.Schema:
-    require_distinct(schema.names, path)
-    return pa.schema([pa.field(entry.name, _plain(entry.type)) for entry in schema])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

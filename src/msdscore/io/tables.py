@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from msdscore.errors import ConfigError
-from msdscore.io.arrow import pa, pc, pq
-from msdscore.io.inputs.formats import python_rows
-from msdscore.io.outputs.targets import check_target, is_standard_output, put, run_files
+from msdscore.io.arrow import pa, pc, pq, python_rows
+from msdscore.io.targets import check_target, is_standard_output, put, run_files
 
 OUTPUT_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
-_JSON_SUFFIXES = (".jsonl", ".json")
+JSON_SUFFIXES = (".jsonl", ".json")
 _SLICE = 4096  # rows turned into Python values at once
 ROW_GROUP = 32768  # small tables are merged, since tiny row groups slow down Parquet
 _CONVERSION = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -210,11 +209,6 @@ def write_tables(
         delimiter = "\t" if kind == ".tsv" else ","
         file.write(delimiter.join(map(_csv_field, schema.names)).encode() + b"\n")
         file.writelines(f"{line}\n".encode() for table in stream for line in csv_lines(table, delimiter))
-
-
-def is_json(suffix: str) -> bool:
-    """Whether files with this suffix are JSON, and so have rows of any shape."""
-    return suffix.lower() in _JSON_SUFFIXES
 
 
 def text_in_csv(table: pa.Table, name: str, suffix: str) -> pa.Table:
