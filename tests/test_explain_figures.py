@@ -18,7 +18,8 @@ from msdscore.explain.figure import (
     sheet_pixels,
     word_figure,
 )
-from msdscore.explain.look import css, legend, maps_of, overlay, spans, thumbnail, waterfall, word_limit
+from msdscore.explain.look import css, legend, spans, waterfall, word_limit
+from msdscore.explain.maps import maps_of, overlay, thumbnail
 from msdscore.text.warnings import UNFAMILIAR
 
 pytest.importorskip("matplotlib")

@@ -12,8 +12,8 @@ from PIL.Image import Image
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
-from msdscore.explain.look import maps_of, overlay, remarks, thumbnail
-from msdscore.explain.presentation import Role
+from msdscore.explain.look import Role, remarks
+from msdscore.explain.maps import maps_of, overlay, thumbnail
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
@@ -21,8 +21,7 @@ from msdscore.io.inputs.rows import Row, open_rows
 from msdscore.io.outputs.targets import check_target, put, with_images
 from msdscore.io.stores import base_name
 from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, run_facts, standings
-from msdscore.select.scores import open_scores
-from msdscore.select.sources import shard_rows
+from msdscore.select.scores import open_scores, shard_rows
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msdscore.explain.explanation import Explanation, Explanations
+from msdscore.explain.explanation import Explanation, Explanations, encoded
 from msdscore.explain.html import data_uri, summary, whole_page
-from msdscore.explain.look import legend, thumbnail
-from msdscore.explain.save import encoded
+from msdscore.explain.look import legend
+from msdscore.explain.maps import thumbnail
 from msdscore.io.outputs.targets import put_all
 from msdscore.samples import sample_image
 

@@ -7,15 +7,13 @@ import numpy as np
 
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.look import thumbnail
+from msdscore.explain.maps import thumbnail
 from msdscore.forms.columns import LOWER_IS_BETTER
 from msdscore.io.images import open_image
 from msdscore.report.build import rows_with_images
-from msdscore.select.rule import Rule
+from msdscore.select.rule import BINS, Histogram, Rule
 from msdscore.select.run import Selected
-from msdscore.select.scores import ScoreFile
-from msdscore.select.sources import shard_rows
-from msdscore.select.survey import BINS, Histogram
+from msdscore.select.scores import ScoreFile, shard_rows
 
 _THUMB_PIXELS = 200
 _WIDTH, _HEIGHT = 360, 110

@@ -18,8 +18,7 @@ from msdscore.io.inputs.tar_samples import CAPTION_LISTS
 from msdscore.io.outputs.shards import SIGNATURE_KEY
 from msdscore.io.tar import TarImage, sample_key
 from msdscore.run.parts import renamed
-from msdscore.select.scores import Positions, ScoreFile, parquet_rows
-from msdscore.select.sources import rows_at
+from msdscore.select.scores import Positions, ScoreFile, parquet_rows, rows_at
 
 _COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain images
 _GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file

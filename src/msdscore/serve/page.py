@@ -13,8 +13,8 @@ import numpy as np
 from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICTS, ZERO
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.look import DARK, TITLES, WHITE, Map, css, ink, maps_of, spans, waterfall, word_limit
-from msdscore.explain.presentation import Presentation, Role
+from msdscore.explain.look import DARK, WHITE, Presentation, Role, css, ink, spans, waterfall, word_limit
+from msdscore.explain.maps import TITLES, Map, maps_of
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
 from msdscore.io.inputs.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec

@@ -10,7 +10,7 @@ import numpy as np
 
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.look import thumbnail
+from msdscore.explain.maps import thumbnail
 from msdscore.forms.registry import heading
 from msdscore.intervals import Interval
 from msdscore.io.images import open_image

@@ -82,7 +82,7 @@ def bench(
     import shlex
     import sys
 
-    from msdscore.explain.save import FIGURES
+    from msdscore.explain.figure import FIGURES
     from msdscore.io.outputs.targets import check_folder, check_target, put
     from msdscore_lab.benchmarks.results.grids import screen_grids
     from msdscore_lab.benchmarks.results.result import to_json

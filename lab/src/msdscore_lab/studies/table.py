@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import require
-from msdscore.explain.save import rendered
+from msdscore.explain.figure import rendered
 from msdscore.intervals import Interval
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown, p_value
 from msdscore_lab.benchmarks.results.result import metric_title, plain
