@@ -17,8 +17,8 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, InputError, RunError
 from msdscore.io.inputs.columns import ColumnNames
 from msdscore.io.inputs.rows import open_rows
-from msdscore.report.build import ReportOptions, build, rows_with_images, worst
-from msdscore.report.results import read_results, standings
+from msdscore.report.build import ReportOptions, build, worst
+from msdscore.report.results import read_results, rows_with_images, standings
 from msdscore.run.rows import score_rows
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"

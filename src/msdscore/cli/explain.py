@@ -102,8 +102,8 @@ def demo(
     """Score and explain good, incomplete, hallucinated and wrong captions of sample photographs."""
     from msdscore.cli.tables import demo_table
     from msdscore.io.outputs.targets import check_folder
+    from msdscore.report.demo import best_first, write
     from msdscore.report.demo import show as explained_photographs
-    from msdscore.report.demo import write
     from msdscore.scorer import Scorer
 
     check_folder(output)
@@ -111,9 +111,9 @@ def demo(
     page = write(shown, output, overwrite=overwrite)
     if json:
         rows = [
-            {"photograph": entry.photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}
-            for entry in shown
-            for kind, item in entry.ranked
+            {"photograph": photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}
+            for photograph, explained in shown
+            for kind, item in best_first(explained)
         ]
         print_json(rows)
         return

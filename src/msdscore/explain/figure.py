@@ -6,7 +6,7 @@ glyphs.
 
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -89,12 +89,8 @@ def figure(items: "Sequence[Explanation]", *, warn: bool = True) -> "Figure":
     across, limit, maps = min(MOST_ACROSS, len(items)), look.word_limit(items), maps_of(items)
     span = look.waterfall_span(items)
     lines = [set_lines(look.spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
-    remarks = [
-        [line for remark in _remarks(item, items) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
-        for item in items
-    ]
-    width = _panel_width(len(maps[0]))
-    height = width * _aspect(items[0].image)
+    remarks = [_remarks(item, items) for item in items]
+    height = _panel_width(len(maps[0])) * _aspect(items[0].image)
     # The longest caption and the longest remarks of a row determine its height.
     starts = range(0, len(items), across)
     captions = [LINE * max(map(len, lines[start : start + across])) for start in starts]
@@ -111,15 +107,11 @@ def figure(items: "Sequence[Explanation]", *, warn: bool = True) -> "Figure":
         _draw_caption(page, (left, top), lines[number], font_families(item.score.caption))
         top += captions[row] + 0.02
         _draw_word_legend(page, left, top, items, KEY_POINTS)
-        small = thumbnail(item.image, IMAGE_PIXELS)
-        for index, drawn in enumerate(maps[number].values()):
-            x = left + index * (width + GAP)
-            page.text(x, top + 0.22, drawn.title, color=look.css(drawn.role, 1.0), weight="bold")
-            page.image(x, top + 0.37, width, height, overlay(small, item.patches, drawn))
-            _draw_legend(page, x, top + 0.40 + height, width, drawn)
-        _draw_sum(page, left, top + 0.40 + height + 0.20, item, span)
+        _draw_maps(page, left, top, item, maps[number].values())
+        bottom = top + 0.40 + height + 0.20
+        _draw_sum(page, left, bottom, item, span)
         for index, line in enumerate(remarks[number]):
-            page.text(left, top + 0.40 + height + 0.20 + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
+            page.text(left, bottom + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
     if foot:
         page.text(MARGIN, tops[-1] + 0.04, NO_GLYPH, SMALL_POINTS, color=GREY)
     return page.figure
@@ -225,18 +217,27 @@ def _draw_word_legend(page: Page, left: float, top: float, items: "Sequence[Expl
         left += measure(text) + 0.09
 
 
-def _draw_legend(page: Page, left: float, top: float, width: float, drawn: Map) -> None:
-    page.axes(left, top, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
-    page.text(left, top + 0.065, drawn.low, SMALL_POINTS, color=GREY)
-    # A legend with two signs has no space for the unit, which is below the other maps.
-    high = drawn.high.removesuffix(" nats") if drawn.below else drawn.high
-    page.text(left + width, top + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
+def _draw_maps(page: Page, left: float, top: float, item: "Explanation", maps: Collection[Map]) -> None:
+    """Draw maps next to each other, each with its title and legend."""
+    image, width = thumbnail(item.image, IMAGE_PIXELS), _panel_width(len(maps))
+    height = width * _aspect(item.image)
+    for index, drawn in enumerate(maps):
+        x = left + index * (width + GAP)
+        page.text(x, top + 0.22, drawn.title, color=look.css(drawn.role, 1.0), weight="bold")
+        page.image(x, top + 0.37, width, height, overlay(image, item.patches, drawn))
+        legend = top + 0.40 + height
+        page.axes(x, legend, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
+        page.text(x, legend + 0.065, drawn.low, SMALL_POINTS, color=GREY)
+        # A legend with two signs has no space for the unit, which is below the other maps.
+        high = drawn.high.removesuffix(" nats") if drawn.below else drawn.high
+        page.text(x + width, legend + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
 
 def _remarks(item: "Explanation", items: "Sequence[Explanation]") -> list[str]:
-    """Return the lines below a caption; what withholds its verdict first."""
+    """Return the lines below a caption; the warnings that withhold its verdict first."""
     withheld = item.score.withheld if item.score.has_match and item.readable else ()
-    return [*(f"no verdict: {warning}" for warning in withheld), *look.remarks(item, items)]
+    remarks = [*(f"no verdict: {warning}" for warning in withheld), *look.remarks(item, items)]
+    return [line for remark in remarks for line in wrap(remark, LETTERS, subsequent_indent="   ")]
 
 
 def _draw_sum(page: Page, left: float, top: float, item: "Explanation", span: tuple[float, float]) -> None:
@@ -283,12 +284,7 @@ def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> 
         if piece.number < 0:
             gap = space
             continue
-        parts = [""]
-        for char in piece.text if measure(piece.text) > width else [piece.text]:
-            if parts[-1] and measure(parts[-1] + char) > width:
-                parts.append("")
-            parts[-1] += char
-        for number, text in enumerate(parts):
+        for number, text in enumerate(_parts(piece.text, width, measure)):
             length = measure(text)
             if lines[-1] and (number or cursor + gap + length > width):
                 lines.append([])
@@ -297,12 +293,24 @@ def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> 
             lines[-1].append((cursor + gap, replace(piece, text=text)))
             cursor, gap = cursor + gap + length, 0.0
     if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], [(0.0, look.TextPiece("… (the page form shows all)"))]]
+        lines = [*lines[: MOST_LINES - 1], [(0.0, look.TextPiece("… (the HTML page shows the whole caption)"))]]
     # The first character with a direction decides, as in the Unicode algorithm for paragraphs.
     directions = (unicodedata.bidirectional(char) for char in caption)
     if next((way for way in directions if way in ("L", "R", "AL")), "L") != "L":
         lines = [[(width - left - measure(piece.text), piece) for left, piece in line] for line in lines]
     return lines
+
+
+def _parts(word: str, width: float, measure: Callable[[str], float]) -> list[str]:
+    """Split a word that is wider than a line."""
+    if measure(word) <= width:
+        return [word]
+    parts = [""]
+    for char in word:
+        if parts[-1] and measure(parts[-1] + char) > width:
+            parts.append("")
+        parts[-1] += char
+    return parts
 
 
 def font_families(text: str) -> list[str]:

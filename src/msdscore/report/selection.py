@@ -10,7 +10,7 @@ from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.maps import thumbnail
 from msdscore.forms.columns import LOWER_IS_BETTER
 from msdscore.io.images import open_image
-from msdscore.report.build import rows_with_images
+from msdscore.report.results import rows_with_images
 from msdscore.select.rule import BINS, Histogram, Rule
 from msdscore.select.run import Selected
 from msdscore.select.scores import ScoreFile, shard_rows

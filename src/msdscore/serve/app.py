@@ -239,7 +239,7 @@ async def _images(request: "Request", service: Service) -> dict[str, str]:
     file, _ = await read_form(request, "image", service.settings)
     if file is None:
         raise RequestError(422, "expected a file named image")
-    return {"image": await service.images.add(file[1])}
+    return {"image": await service.images.add(file)}
 
 
 def _flag(request: "Request", name: str) -> bool:

@@ -17,8 +17,7 @@ from msdscore.forms.registry import facts_of
 from msdscore.io.hashing import absolute_path, source_key
 from msdscore.io.images import read_source
 from msdscore.io.tar import TarImage
-from msdscore.report.build import scored_rows
-from msdscore.report.results import Floats, Results, read_results
+from msdscore.report.results import Floats, Results, read_results, scored_rows
 
 Ints = npt.NDArray[np.int64]
 
