@@ -334,7 +334,7 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     assert [gallery["title"] for gallery in data["galleries"]] == [
         "Worst captions",
         "Most doubtful words",
-        "Told least about",
+        "Least informative captions",
     ]
     assert "likely wrong (p &lt; 0.1)" in text
     assert "coverage" not in data["names"]

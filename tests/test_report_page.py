@@ -224,7 +224,7 @@ def test_page_is_self_contained_and_escapes_captions(scored, scorer, tmp_path):
 def test_another_scorer_is_rejected(scored, tmp_path):
     other = Scorer("toy", "long")
     with pytest.raises(
-        ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* are msd\|enc:toy@1\|k:5,3"
+        ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* has msd\|enc:toy@1\|k:5,3"
     ):
         build(scored / "out.parquet", tmp_path / "r.html", ReportOptions(), scorer=other)
 

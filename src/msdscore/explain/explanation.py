@@ -144,7 +144,7 @@ class Explanation:
         It is the sharpened affinity of the word's tokens to patches, smoothed and weighted towards the centre.
         """
         if not unit.tokens:
-            raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it leans on no region")
+            raise ConfigError(f"the encoder reads no token at {unit.text!r}, so it has no region")
         sharp = maps.sharpened(self.affinity[list(unit.tokens)], _SHARPER).mean(axis=0)
         return maps.region(sharp, self.patches.grid, self.visible).reshape(self.patches.grid)
 
@@ -313,39 +313,51 @@ def explain_embedded(
     scores = Scores.of(captions, rows, [0] * len(captions), form, pipeline.signature)
     terms, layout = maps.terms_of(form, images, texts, measured), measured.patches[0]
     visible = to_numpy(images.vectors.mask)[0, : len(layout.boxes)]
-    namer = _namer(pipeline)
-    probabilities = None if namer is None else namer.probabilities(images)
+    units = [form.units(measured, number) for number in range(len(captions))]
+    words = [form.words(measured, number) for number in range(len(captions))]
+    if compared:
+        units = [_with_references(*each) for each in zip(units, words, compared, strict=True)]
+    named = _named_words(pipeline, images, texts, units, words, doubt)
     explained = []
-    for number, score in enumerate(scores):
-        units, words = form.units(measured, number), form.words(measured, number)
-        missing, suggestions = tuple[NamedWord, ...](), tuple[Suggestion, ...]()
+    for number, (score, judged, (missing, suggestions)) in enumerate(zip(scores, units, named, strict=True)):
         if compared:
-            units = _with_references(units, words, compared[number])
+            missing = _missing_words(missing, words[number], compared[number])
         if not score.readable:
-            units = _not_judged(units)
-        else:
-            if namer is not None and probabilities is not None:
-                doubtful = [at for at, unit in enumerate(units) if unit.p_value is not None and unit.p_value < doubt]
-                points = texts.vectors.points[texts.row(number)]
-                missing = namer.missing(probabilities, words, points, doubtful)
-                suggestions = tuple(namer.suggestions(probabilities, words, doubtful))
-            if compared:
-                missing = _missing_words(missing, words, compared[number])
+            judged, missing, suggestions = _not_judged(judged), (), ()
         explained.append(Explanation(
             score, image, layout, measured.tokens[number], terms[number], visible, form,
-            units, missing, suggestions, doubt, PRESENTATIONS[form.group].projection,
+            judged, missing, suggestions, doubt, PRESENTATIONS[form.group].projection,
         ))  # fmt: skip
     return Explanations(tuple(explained))
 
 
-def _namer(pipeline: Pipeline) -> Namer | None:
-    """Return what names words of an image; None if the form names none, or the bank has no vocabulary."""
+Named = tuple[tuple[NamedWord, ...], tuple[Suggestion, ...]]
+
+
+def _named_words(
+    pipeline: Pipeline,
+    images: Embedded,
+    texts: Embedded,
+    units: Sequence[Sequence[Unit]],
+    words: Sequence[Sequence[Word]],
+    doubt: float,
+) -> list[Named]:
+    """Return the words missing from each caption, and words that would fit better than those in doubt.
+
+    Both are empty if the form names no words, or the bank has no vocabulary.
+    """
     vocabulary = None if pipeline.bank is None else pipeline.bank.bank.vocabulary
     if vocabulary is None or not PRESENTATIONS[pipeline.form.group].names_words:
-        return None
+        return [((), ())] * len(units)
     if pipeline not in _namers:
         _namers[pipeline] = Namer(pipeline, vocabulary)
-    return _namers[pipeline]
+    namer = _namers[pipeline]
+    probabilities, named = namer.probabilities(images), list[Named]()
+    for number, (judged, said) in enumerate(zip(units, words, strict=True)):
+        doubtful = [at for at, unit in enumerate(judged) if unit.p_value is not None and unit.p_value < doubt]
+        missing = namer.missing(probabilities, said, texts.vectors.points[texts.row(number)], doubtful)
+        named.append((missing, tuple(namer.suggestions(probabilities, said, doubtful))))
+    return named
 
 
 def _with_references(units: Sequence[Unit], words: Sequence[Word], compared: ReferenceComparison) -> tuple[Unit, ...]:
@@ -448,8 +460,12 @@ def document(item: Explanation) -> dict[str, Any]:
         "least_supported": [_unit(unit) for unit in item.ranked],
         "missing": list(map(_named_word, item.missing)),
         "suggestions": [
-            {"number": own.number, "word": own.word, "instead": list(map(_named_word, own.instead))}
-            for own in item.suggestions
+            {
+                "number": suggestion.number,
+                "word": suggestion.word,
+                "instead": list(map(_named_word, suggestion.instead)),
+            }
+            for suggestion in item.suggestions
         ],
         "phrases": [_unit(unit) for unit in item.phrases],
         "tokens": [

@@ -54,7 +54,7 @@ FURTHER = (
     "Noto Sans CJK", "Noto Sans", "Noto Emoji", "Arial Unicode", "PingFang", "Hiragino Sans", "Microsoft YaHei",
     "Malgun Gothic", "Nirmala UI", "Segoe UI", "Symbola", "WenQuanYi", "Droid Sans Fallback",
 )  # fmt: skip
-NO_GLYPH = "some letters are in no installed font; install Noto fonts, or save as .html"
+NO_GLYPH = "some characters have no font; install Noto fonts, or save as .html"
 
 
 class Page:

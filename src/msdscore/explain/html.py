@@ -124,21 +124,22 @@ def summary(item: "Explanation", items: "Sequence[Explanation]") -> dict[str, An
 
 def _images(item: "Explanation", maps: Mapping[Role, Map]) -> dict[str, Any]:
     """Return all images of the page by name: the photograph, the maps, and the map of each word."""
-    small, drawn = thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
+    small = thumbnail(item.image, IMAGE_PIXELS)
+    named: dict[str, Map] = {str(role): drawn for role, drawn in maps.items()}
     for number, unit in enumerate(item.units):
-        if item.has_region(unit) and len(drawn) < MOST_WORDS:
-            drawn[f"word-{number}"] = word_map(item, unit)
-    plain = {"image": {"src": data_uri(small.convert("RGB")), "title": "image", "low": "", "high": ""}}
-    return plain | {
-        name: {
-            "src": data_uri(overlay(small, item.patches, own)),
-            "title": own.title,
-            "low": f"{own.title}: {own.low}",
-            "high": own.high,
-            "ramp": f"linear-gradient(90deg,{','.join(f'#{bytes(shade).hex()}' for shade in own.shades(9).tolist())})",
+        if item.has_region(unit) and len(named) < MOST_WORDS:
+            named[f"word-{number}"] = word_map(item, unit)
+    images = {"image": {"src": data_uri(small.convert("RGB")), "title": "image", "low": "", "high": ""}}
+    for name, drawn in named.items():
+        shades = ",".join(f"#{bytes(shade).hex()}" for shade in drawn.shades(9).tolist())
+        images[name] = {
+            "src": data_uri(overlay(small, item.patches, drawn)),
+            "title": drawn.title,
+            "low": f"{drawn.title}: {drawn.low}",
+            "high": drawn.high,
+            "ramp": f"linear-gradient(90deg,{shades})",
         }
-        for name, own in drawn.items()
-    }
+    return images
 
 
 @cache

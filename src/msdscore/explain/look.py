@@ -225,7 +225,7 @@ def remarks(item: "Explanation", items: "Sequence[Explanation]" = ()) -> list[st
     if len({facts_of(other.score.signature)["enc"] for other in items}) > 1:
         lines.append(f"encoder {facts_of(item.score.signature)['enc']}")
     if not item.readable:
-        return [*lines, "cannot be judged: the caption is not in English, which this encoder reads"]
+        return [*lines, "cannot be judged: the caption is not in English, the only language that this encoder reads"]
     lines += item.presentation.remarks(item)
     if item.score.reference_count > 0:
         lines += _reference_remarks(item, int(item.score.reference_count))
@@ -237,9 +237,7 @@ def _reference_remarks(item: "Explanation", count: int) -> list[str]:
     """Return which words are in the references and which are not, and what else several of them say."""
     counted = [unit for unit in item.units if unit.references is not None]
     lists = {
-        "people say it too": [
-            f"{unit.text} (in {unit.references} of {count} references)" for unit in counted if unit.references
-        ],
+        "in the references too": [f"{unit.text} ({unit.references} of {count})" for unit in counted if unit.references],
         "in no reference": [unit.text for unit in counted if not unit.references],
         "references also say": [
             f"{word.word} ({word.references} of {count})" for word in item.missing if word.references
@@ -399,7 +397,9 @@ def evidence_legend(limit: float, doubt: float) -> list[Entry]:
 
 def evidence_remarks(item: "Explanation") -> list[str]:
     """Return the words in doubt, in reading order, with words that would fit better, and what is not judged."""
-    instead = {own.number: ", ".join(word.word for word in own.instead) for own in item.suggestions}
+    instead = {
+        suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
+    }
     ranked, lines = item.ranked, list[str]()
     for number, unit in enumerate(item.units):
         if unit in ranked and (found := finding(unit, item.doubt)):

@@ -134,8 +134,8 @@ def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measuremen
         affinity = responsibilities(y, x, form.image_fit.kappa)
         means, log_weights = float64(mixtures.means[image]), float64(mixtures.log_weights[image])
         removal = removals(x, y, means, log_weights, mixtures.kappa)
-        own = form.point_terms(measured, number, patches, tokens)
-        terms.append(MapTerms(own.coverage, own.support, affinity, removal, own.beta, own.shares))
+        by_point = form.point_terms(measured, number, patches, tokens)
+        terms.append(MapTerms(by_point.coverage, by_point.support, affinity, removal, by_point.beta, by_point.shares))
     return terms
 
 
@@ -258,17 +258,17 @@ def maps_of(items: Sequence["Explanation"], roles: Sequence[Role] = ()) -> list[
     ]
 
     def largest(*together: Role) -> float:
-        return max(float(np.abs(own[role]).max()) for own in values for role in together)
+        return max(float(np.abs(maps[role]).max()) for maps in values for role in together)
 
     if any(item.terms.beta > 0 for item in items):
         limits = dict.fromkeys(shown, largest(*shown))
     else:
         limits = dict.fromkeys(("support", "penalty"), largest("support", "penalty"))
         limits["omission"] = largest("omission")
-    signed = any(own["omission"].min() < 0 for own in values)
+    signed = any(maps["omission"].min() < 0 for maps in values)
     return [
-        {role: _map_of(item, role, own[role], limits[role], signed=signed) for role in roles or shown}
-        for item, own in zip(items, values, strict=True)
+        {role: _map_of(item, role, maps[role], limits[role], signed=signed) for role in roles or shown}
+        for item, maps in zip(items, values, strict=True)
     ]
 
 
@@ -293,7 +293,7 @@ def word_map(item: "Explanation", unit: Unit) -> Map:
     """Return the map of a word, scaled to its maximum."""
     spread = item.leaning(unit)
     highest, name = float(spread.max()), f"“{unit.text}”"
-    return Map("leaning", f"where {name} looks", spread, highest, "0 %", f"{100 * highest:.2g} % of {name}")
+    return Map("leaning", f"regions of {name}", spread, highest, "0 %", f"{100 * highest:.2g} % of {name}")
 
 
 def thumbnail(image: Image.Image, longest: int) -> Image.Image:

@@ -72,8 +72,8 @@ def build(
     results = read_results(source)
     if scorer is not None and results.signature not in ("", scorer.signature):
         raise ConfigError(
-            f"the file was scored with {results.signature}, but encoder and settings passed are {scorer.signature}; "
-            "pass the same ones, or none"
+            f"the file was scored with {results.signature}, but the encoder passed has {scorer.signature}; "
+            "pass the encoder and settings of the file, or none"
         )
     galleries = choose(results, options.show)
     wanted = sorted({row for *_, chosen in galleries for row in chosen})
@@ -103,12 +103,12 @@ def choose(results: Results, count: int) -> list[tuple[str, str, Role | None, li
             # Without a map: a word in doubt has no reliable region.
             ("Worst captions", f"lowest {by}", None, worst(results, by, count)),
             ("Most doubtful words", f"{order} {doubtful}", None, worst(results, doubtful, count)),
-            ("Told least about", least, "support", worst(results, "information", count, per_image=True)),
+            ("Least informative captions", least, "support", worst(results, "information", count, per_image=True)),
         ]
     note = "purple: regions that the caption omits, with a cutout of the strongest one"
     return [
         ("Worst captions", "lowest MSD", "penalty", worst(results, "msd", count)),
-        ("Most forgotten", note, "omission", worst(results, "coverage", count, per_image=True)),
+        ("Most omitted regions", note, "omission", worst(results, "coverage", count, per_image=True)),
     ]
 
 

@@ -196,10 +196,10 @@ def rows_with_images(scored: Path, given: Path | None, images: Path | None, want
         return {row.index: row for row in scored_rows(scored, given, images, wanted)} if wanted else {}
     rows, start = dict[int, Row](), 0
     for shard in shards:
-        own = np.array(sorted(at - start for at in wanted if start <= at < start + shard.rows), dtype=np.int64)
-        if len(own) and shard.facts is not None:
-            texts = zip(shard.texts("key", own), shard.texts("caption", own), strict=True)
-            known = dict(zip(own.tolist(), texts, strict=True))
+        positions = np.array(sorted(at - start for at in wanted if start <= at < start + shard.rows), dtype=np.int64)
+        if len(positions) and shard.facts is not None:
+            texts = zip(shard.texts("key", positions), shard.texts("caption", positions), strict=True)
+            known = dict(zip(positions.tolist(), texts, strict=True))
             copy = given / base_name(shard.facts.source) if given and given.is_dir() else given
             read = shard_rows(shard.facts, known, copy=None if copy is None else str(copy), images=images)
             rows |= {start + position: row for position, row in read.items()}
@@ -250,8 +250,8 @@ def standings(results: Results, metric: str) -> list[Standing]:
     systems, images, values = np.array(results.systems), np.array(results.images), results.numbers[metric]
     clusters, good = np.array(results.clusters), ~np.isnan(values)
     rows = {name: good & (systems == name) for name in sorted(set(results.systems))}
-    rows = {name: own for name, own in rows.items() if own.any()}
-    means = {name: bootstrap_mean(values[own], clusters=clusters[own], how=HOW) for name, own in rows.items()}
+    rows = {name: chosen for name, chosen in rows.items() if chosen.any()}
+    means = {name: bootstrap_mean(values[chosen], clusters=clusters[chosen], how=HOW) for name, chosen in rows.items()}
     order = sorted(means, key=lambda name: means[name].value if metric in LOWER_IS_BETTER else -means[name].value)
     by_image: dict[str, dict[str, float]] = {}  # the mean of each image
     for name in order:
@@ -260,9 +260,9 @@ def standings(results: Results, metric: str) -> list[Standing]:
         by_image[name] = dict(zip(labels.tolist(), (sums / sizes).tolist(), strict=True))
     standing = []
     for name in order:
-        own, first = by_image[name], by_image[order[0]]
-        shared = [image for image in own if image and image in first]
-        gaps = [own[image] - first[image] for image in shared] if name != order[0] else []
+        scores, best = by_image[name], by_image[order[0]]
+        shared = [image for image in scores if image and image in best]
+        gaps = [scores[image] - best[image] for image in shared] if name != order[0] else []
         behind = bootstrap_mean(gaps, how=HOW) if gaps else None
         standing.append(Standing(name, int(rows[name].sum()), means[name], behind, len(shared)))
     return standing

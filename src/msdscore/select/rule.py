@@ -89,7 +89,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.keep is None and not self.minima and not self.maxima:
-            raise ConfigError("no rule; pass --keep 0.3, --min match=0.7 or --max support=2")
+            raise ConfigError("expected a rule, got none; pass --keep 0.3, --min match=0.7 or --max support=2")
         for name, value in (*self.minima, *self.maxima):
             if math.isnan(value):
                 raise ConfigError(f"a bound must be a number, got nan for {name}")

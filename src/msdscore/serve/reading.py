@@ -169,8 +169,9 @@ def _image_of(body: RewardRequest) -> list[int]:
         if completions != images:
             raise RequestError(422, f"expected one image per completion or `image_of`, got {images} for {completions}")
         return list(range(completions))
-    if len(body.image_of) != completions:
-        raise RequestError(422, f"expected one image_of per completion, got {len(body.image_of)} for {completions}")
+    given = len(body.image_of)
+    if given != completions:
+        raise RequestError(422, f"expected one entry of image_of per completion, got {given} for {completions}")
     if max(body.image_of) >= images:
         raise RequestError(422, f"image_of refers to image {max(body.image_of)}, expected an index below {images}")
     return body.image_of
@@ -399,7 +400,7 @@ def _check_shape(body: Any, known: Collection[str], settings: ServeSettings, *, 
         "images": (settings.max_items, "images per request"),
         "captions": (settings.max_captions, "captions per image"),
         "completions": (settings.max_items * settings.max_captions, "completions"),
-        "image_of": (settings.max_items * settings.max_captions, "image_of"),
+        "image_of": (settings.max_items * settings.max_captions, "entries of image_of"),
     }
     for name, (most, noun) in limits.items():
         if isinstance(values := body.get(name), list) and len(values) > most:
