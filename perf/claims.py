@@ -20,7 +20,7 @@ from PIL import Image
 
 from msdscore import Scorer
 from msdscore.core.evidence import LENGTHS, VERDICTS, ZERO, length_class
-from msdscore.explain.presentation import EVEN
+from msdscore.explain.look import EVEN
 from msdscore.io.columns import ImageFinder
 from msdscore.io.images import open_image
 from msdscore.text.judged import PERSONS

@@ -51,7 +51,7 @@ def test_help_does_not_import_heavy_libraries():
 def test_laboratory_has_its_own_heading_in_help():
     text = invoke("--help").stdout
     metric, laboratory = text.split("Commands of msdscore-lab")
-    assert len(re.findall(r"^│ [a-z]", metric.partition("Commands")[2], re.M)) == 10
+    assert len(re.findall(r"^│ [a-z]", metric.partition("Commands")[2], re.M)) == 9
     assert "cococf" in laboratory
     assert "cococf" not in metric
 
@@ -363,7 +363,7 @@ def test_doctor_reports_the_installation_and_passes():
     assert lines["version"].startswith("msdscore ")
     assert "pandas" in lines["extras"]
     assert "threads on the CPU" in lines["runtime"]
-    assert lines["self-test"].startswith("passed: 3 of 3 colours recognised, scores repeat")
+    assert lines["self-test"].startswith("passed: 3 of 3 colours recognised, scores are repeatable")
 
 
 def test_doctor_fails_with_the_encoder(monkeypatch):
@@ -429,11 +429,14 @@ def test_doctor_describes_the_weights(tmp_path):
 @pytest.mark.parametrize(
     ("colours", "line"),
     [
-        (["red", "red", "green", "green", "green", "green"], "passed: 2 of 3 colours recognised, scores repeat"),
-        (["red", "red", "red", "red", "red", "red"], "failed: 1 of 3 colours recognised, scores repeat"),
+        (
+            ["red", "red", "green", "green", "green", "green"],
+            "passed: 2 of 3 colours recognised, scores are repeatable",
+        ),
+        (["red", "red", "red", "red", "red", "red"], "failed: 1 of 3 colours recognised, scores are repeatable"),
         (
             ["red", "red", "green", "green", "blue", "white"],
-            "failed: 3 of 3 colours recognised, scores are not finite or do not repeat",
+            "failed: 3 of 3 colours recognised, scores are not finite or not repeatable",
         ),
     ],
 )

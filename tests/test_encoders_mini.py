@@ -255,12 +255,12 @@ def test_the_default_scorer_is_calibrated_and_signed():
 
 
 def test_photographs_rank_their_captions_first():
-    from msdscore.report.demo import show
+    from msdscore.report.demo import best_first, show
 
-    for one in show(Scorer()):
-        kinds = [kind for kind, _ in one.ranked]
-        assert kinds[0] == "good", one.photograph.name
-        assert kinds[-1] == "wrong", one.photograph.name
+    for photograph, explained in show(Scorer()):
+        kinds = [kind for kind, _ in best_first(explained)]
+        assert kinds[0] == "good", photograph.name
+        assert kinds[-1] == "wrong", photograph.name
 
 
 def test_folder_with_other_heads_has_another_signature(tmp_path):

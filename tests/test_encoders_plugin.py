@@ -155,7 +155,7 @@ def turned(batch):
             Broken(images=lambda b: replace(b, pooled=unit(b.pooled + b.pooled.mean(axis=0)))),
             "encode_images: vectors depend on the batch",
         ),
-        (Broken(signature="two words"), "signature must have no space"),
+        (Broken(signature="two words"), "signature must not contain spaces"),
         (Broken(texts=lambda b: replace(b, points=np.pad(b.points, ((0, 0), (0, 0), (0, 1))))), "points of images have"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

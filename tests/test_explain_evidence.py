@@ -21,18 +21,8 @@ from msdscore.core.evidence import LENGTHS, ZERO
 from msdscore.encoders.registry import load_encoder
 from msdscore.explain.figure import sheet_pixels
 from msdscore.explain.html import explanation_page, snippet, summary
-from msdscore.explain.look import (
-    DARK,
-    css,
-    legend,
-    maps_of,
-    spans,
-    tooltip,
-    waterfall,
-    waterfall_span,
-    word_colour,
-    word_limit,
-)
+from msdscore.explain.look import DARK, css, legend, spans, tooltip, waterfall, waterfall_span, word_colour, word_limit
+from msdscore.explain.maps import maps_of
 from msdscore.forms.base import Unit
 from msdscore.forms.evidence import Evidence
 from msdscore.report.build import ReportOptions, build
@@ -344,7 +334,7 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     assert [gallery["title"] for gallery in data["galleries"]] == [
         "Worst captions",
         "Most doubtful words",
-        "Told least about",
+        "Least informative captions",
     ]
     assert "likely wrong (p &lt; 0.1)" in text
     assert "coverage" not in data["names"]

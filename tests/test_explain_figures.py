@@ -18,7 +18,8 @@ from msdscore.explain.figure import (
     sheet_pixels,
     word_figure,
 )
-from msdscore.explain.look import css, legend, maps_of, overlay, spans, thumbnail, waterfall, word_limit
+from msdscore.explain.look import css, legend, spans, waterfall, word_limit
+from msdscore.explain.maps import maps_of, overlay, thumbnail
 from msdscore.text.warnings import UNFAMILIAR
 
 pytest.importorskip("matplotlib")
@@ -261,7 +262,7 @@ def test_lines_fit_the_column_and_words_do_not_touch(explained):
 def test_a_caption_of_more_than_twelve_lines_is_cut_with_a_note():
     drawn = [" ".join(piece.text for _, piece in line) for line in set_lines(spans(explain("dog " * 200), 1), 3.0, 9.0)]
     assert len(drawn) == 12
-    assert drawn[-1] == "… (the page form shows all)"
+    assert drawn[-1] == "… (the HTML page shows the whole caption)"
     assert set(drawn[:-1]) == {drawn[0]}
     fits = drawn[0].count("dog")
     assert len(set_lines(spans(explain("dog " * 12 * fits), 1), 3.0, 9.0)[-1]) == fits

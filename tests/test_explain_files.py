@@ -17,7 +17,8 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, RunError
 from msdscore.explain.figure import font_families, lacks_glyphs, ruler, set_lines
 from msdscore.explain.html import explanation_page, snippet
-from msdscore.explain.look import Map, maps_of, oklab, overlay, ramp, spans, word_colour, word_limit
+from msdscore.explain.look import oklab, ramp, spans, word_colour, word_limit
+from msdscore.explain.maps import Map, maps_of, overlay
 
 HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& green $x^2$ 狗 🐕"
 

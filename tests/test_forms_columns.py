@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from msdscore.explain.presentation import PRESENTATIONS
+from msdscore.explain.look import PRESENTATIONS
 from msdscore.forms.base import Form
 from msdscore.forms.columns import COLUMNS, LOGGED, SHOWN, TABLE, numbers
 from msdscore.forms.paper import Paper

@@ -17,8 +17,8 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, InputError, RunError
 from msdscore.io.columns import ColumnNames
 from msdscore.io.rows import open_rows
-from msdscore.report.build import ReportOptions, build, rows_with_images, worst
-from msdscore.report.results import read_results, standings
+from msdscore.report.build import ReportOptions, build, worst
+from msdscore.report.results import read_results, rows_with_images, standings
 from msdscore.run.rows import score_rows
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"
@@ -224,7 +224,7 @@ def test_page_is_self_contained_and_escapes_captions(scored, scorer, tmp_path):
 def test_another_scorer_is_rejected(scored, tmp_path):
     other = Scorer("toy", "long")
     with pytest.raises(
-        ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* are msd\|enc:toy@1\|k:5,3"
+        ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* has msd\|enc:toy@1\|k:5,3"
     ):
         build(scored / "out.parquet", tmp_path / "r.html", ReportOptions(), scorer=other)
 

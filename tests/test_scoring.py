@@ -16,7 +16,7 @@ import reference
 from msdscore import Paper, Scorer, load_encoder
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
-from msdscore.explain.presentation import presentation_of
+from msdscore.explain.look import PRESENTATIONS
 from msdscore.forms import registry
 from msdscore.forms.columns import names as column_names
 from msdscore.scoring.embedder import BatchSizes
@@ -310,7 +310,7 @@ def test_text_limit_is_four_times_the_image_limit():
 
 def test_parts_of_the_score_by_hand():
     form = Paper(alpha=0.5)
-    parts = partial(presentation_of(form).parts, form)
+    parts = partial(PRESENTATIONS[form.group].parts, form)
     score = SimpleNamespace(uncertainty=0.8, beta=0.25, coverage=-2.0, support=3.0)
     covered, wrong = parts(score)
     assert covered == ("regions covered", pytest.approx(0.4 * 0.25 * 2.0), "support")

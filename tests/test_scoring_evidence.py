@@ -32,7 +32,7 @@ from msdscore.core.evidence import (
 )
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError
-from msdscore.explain.presentation import presentation_of
+from msdscore.explain.look import PRESENTATIONS
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import preset
@@ -314,7 +314,7 @@ def test_similarity_is_the_cosine_and_negation_a_separate_column(bank):
     assert score.negation == pytest.approx(max(cosine, 0.0) / 2)  # two of four content words are negated
     assert scorer.score(make_image(), "a red square").negation == 0.0
     shown = f"{cosine:.3f} - {score.negation:.3f} + " if cosine > 0 else f"{cosine:.3f} + "
-    presentation = presentation_of(scorer.form)
+    presentation = PRESENTATIONS[scorer.form.group]
     assert presentation.equation(scorer.form, score).startswith(shown)
     assert ("negation" in [name for name, *_ in presentation.parts(scorer.form, score)]) == (cosine > 0)
 

@@ -199,7 +199,7 @@ def test_equal_uids_are_written_once(shards, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-o", "keep.npy"], "no rule; pass --keep 0.3"),
+        (["-o", "keep.npy"], "expected a rule, got none; pass --keep 0.3"),
         (["-o", "keep.csv", "--keep", "0.3"], "unknown kind of output; expected a name ending in .npy, .txt, .parquet"),
         (["-o", "keep.npy", "--keep", "0.3", "--by", "mds"], "unknown column of .* 'mds'. Did you mean 'msd'"),
         (["-o", "keep.npy", "--min", "match"], "expected a setting of the form name=value, got 'match'"),

@@ -17,7 +17,8 @@ from msdscore import Scorer
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.explain.html import words_html
-from msdscore.explain.look import maps_of, word_limit
+from msdscore.explain.look import word_limit
+from msdscore.explain.maps import maps_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.batching import Batcher
 from msdscore.serve.service import IMAGE, gather_all

@@ -409,7 +409,7 @@ def test_rewards_are_limited_as_other_requests_are():
             why = f"expected one image per completion or `image_of`, got {images} for {texts}"
             assert reward(images=[image] * images, completions=["a"] * texts) == (422, why)
         assert reward(images=[image], completions=["a", "b"], image_of=[0])[1] == (
-            "expected one image_of per completion, got 1 for 2"
+            "expected one entry of image_of per completion, got 1 for 2"
         )
         assert (
             reward(images=[image], completions=["a"], image_of=[1])[1]

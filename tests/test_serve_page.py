@@ -23,7 +23,7 @@ from scipy import stats as scipy_stats
 
 from browser import Browser, chromium, serious
 from msdscore import Scorer
-from msdscore.explain.look import maps_of, overlay
+from msdscore.explain.maps import maps_of, overlay
 from serving import TOKEN, image_bytes, served
 
 SCORED = "document.querySelectorAll('#captions .match').length === document.querySelectorAll('#captions .card').length"

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from msdscore.explain.look import PALEST, word_colour
-from msdscore.explain.presentation import finding
-from msdscore.explain.terms import Attribution
+from msdscore.explain.explanation import Explanation
+from msdscore.explain.look import PALEST, finding, word_colour
 from msdscore.forms.base import Unit
 from msdscore.scoring.vocabulary import is_exchange
 from msdscore.text.judged import spelling, unjudged
@@ -70,7 +69,7 @@ def test_persons_are_at_most_to_check_and_never_suggested_for_each_other(person)
 
 def test_only_supported_words_have_a_region():
     word = Unit("dog", 0, 3, "word", True, (0,), p_value=0.8, probability=0.95)
-    has_region = Attribution.has_region
+    has_region = Explanation.has_region
     assert has_region(None, word)
     assert not has_region(None, replace(word, p_value=0.6))
     assert not has_region(None, replace(word, tokens=()))

@@ -47,10 +47,11 @@ def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iter
     if missing:
         yield f"the encoder has no {', '.join(missing)}"
         return
-    if not (isinstance(encoder.signature, str) and encoder.signature):
-        yield f"signature must be a text that names every choice that changes a vector, got {encoder.signature!r}"
-    elif any(mark in encoder.signature for mark in "| \n"):
-        yield f"signature must have no space, line break or |, got {encoder.signature!r}"
+    signature = encoder.signature
+    if not (isinstance(signature, str) and signature):
+        yield f"signature must be a text that names every choice that changes a vector, got {signature!r}"
+    elif any(mark in signature for mark in "| \n"):
+        yield f"signature must not contain spaces, line breaks or |, got {signature!r}"
     images = [_noise(size, seed) for seed, size in enumerate(_SIZES)]
     prepared = [encoder.prepare(image) for image in images]
     if not all(isinstance(item, Prepared) for item in prepared):

@@ -10,7 +10,6 @@ import typer
 from msdscore import threads
 from msdscore.cli import options
 from msdscore.cli.progress import print_json
-from msdscore.core.arrays import torch_part
 from msdscore.errors import MSDScoreError
 from msdscore.version import __version__
 
@@ -111,6 +110,8 @@ def _runtime(scorer: "Scorer") -> str:
         )
         return f"{library} {number}, {on}; {more}"
     if device.type == "cuda":
+        from msdscore.core.arrays import torch_part
+
         on = torch_part("gpu.device").described(device)
     return f"torch {_installed('torch')}, {on}"
 
@@ -139,5 +140,5 @@ def _self_test(scorer: "Scorer") -> tuple[bool, str]:
         # A GPU may choose different kernels for the same input.
         repeatable &= bool(np.isfinite(first.msd).all() and np.allclose(first.msd, second.msd, rtol=0, atol=1e-4))
     passed = repeatable and recognised >= _REQUIRED
-    numbers = "scores repeat" if repeatable else "scores are not finite or do not repeat"
+    numbers = "scores are repeatable" if repeatable else "scores are not finite or not repeatable"
     return passed, f"{'passed' if passed else 'failed'}: {recognised} of {len(colours)} colours recognised, {numbers}"

@@ -44,10 +44,9 @@ def explain(
 ) -> None:
     """Explain the scores of captions: the terms of every word and region."""
     from msdscore.errors import ConfigError
-    from msdscore.explain.explanation import joined_explanations
-    from msdscore.explain.figure import word_figure
+    from msdscore.explain.explanation import KINDS, encoded, joined_explanations
+    from msdscore.explain.figure import FIGURES, rendered, word_figure
     from msdscore.explain.maps import check_projection
-    from msdscore.explain.save import FIGURES, KINDS, encoded, rendered
     from msdscore.io.targets import check_target, is_standard_output, put_all
     from msdscore.scorer import Scorer
 
@@ -79,8 +78,8 @@ def show(explained: "Explanations", *, as_json: bool) -> None:
     from rich.text import Text
 
     from msdscore.cli.tables import coloured, console, on_screen
+    from msdscore.explain.explanation import to_json
     from msdscore.explain.look import legend, remarks, signatures, sum_lines, word_limit
-    from msdscore.explain.save import to_json
 
     if as_json:
         typer.echo(to_json(explained.items).decode(), nl=False)
@@ -103,8 +102,8 @@ def demo(
     """Score and explain good, incomplete, hallucinated and wrong captions of sample photographs."""
     from msdscore.cli.tables import demo_table
     from msdscore.io.targets import check_folder
+    from msdscore.report.demo import best_first, write
     from msdscore.report.demo import show as explained_photographs
-    from msdscore.report.demo import write
     from msdscore.scorer import Scorer
 
     check_folder(output)
@@ -112,9 +111,9 @@ def demo(
     page = write(shown, output, overwrite=overwrite)
     if json:
         rows = [
-            {"photograph": entry.photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}
-            for entry in shown
-            for kind, item in entry.ranked
+            {"photograph": photograph.name, "kind": kind, "caption": item.score.caption, **item.score.row()}
+            for photograph, explained in shown
+            for kind, item in best_first(explained)
         ]
         print_json(rows)
         return

@@ -10,8 +10,8 @@ from rich.text import Text
 from msdscore.cli.progress import visible
 
 if TYPE_CHECKING:
-    from msdscore.explain.explanation import Explanation
-    from msdscore.report.demo import Shown
+    from msdscore.explain.explanation import Explanation, Explanations
+    from msdscore.report.demo import Photograph
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -47,17 +47,18 @@ def _text(value: Any) -> str:
     return "" if value is None else visible(str(value))
 
 
-def demo_table(shown: "Sequence[Shown]") -> None:
+def demo_table(shown: "Sequence[tuple[Photograph, Explanations]]") -> None:
     """Print the demo captions of each photograph from best to worst, with coloured words."""
     from msdscore.explain.look import word_limit
+    from msdscore.report.demo import best_first
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("photograph", "Soft-MSD", "match", "", "caption"):
         table.add_column(name, justify="right" if name in ("Soft-MSD", "match") else "left")
-    for entry in shown:
-        limit = word_limit(entry.explained)
-        for rank, (kind, item) in enumerate(entry.ranked):
-            name = f"[bold]{entry.photograph.name}[/]" if rank == 0 else ""
+    for photograph, explained in shown:
+        limit = word_limit(explained)
+        for rank, (kind, item) in enumerate(best_first(explained)):
+            name = f"[bold]{photograph.name}[/]" if rank == 0 else ""
             match = f"{item.score.match:.2f}" if item.score.has_match else ""
             table.add_row(name, f"{item.score.soft_msd:+.3f}", match, f"[dim]{kind}[/]", coloured(item, limit))
         table.add_row()

@@ -6,7 +6,7 @@ glyphs.
 
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -21,10 +21,13 @@ from PIL import Image
 
 from msdscore.errors import require
 from msdscore.explain import look
-from msdscore.explain.terms import Attribution
+from msdscore.explain.maps import Map, maps_of, overlay, thumbnail, word_map
+from msdscore.io.targets import MARK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from msdscore.explain.explanation import Explanation
 
 # Lengths are in inches, font sizes in points.
 COLUMN = 3.4  # one column of a two-column paper
@@ -38,6 +41,8 @@ LETTERS = 76  # characters per line of a remark
 MOST_ACROSS = 2  # captions per row: the width of a page of a two-column paper
 IMAGE_PIXELS = 480  # longest side of the image of a panel: 400 dpi at a third of a column
 SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of `sheet_pixels`
+DPI = 300
+FIGURES = (".png", ".svg", ".pdf")  # suffixes of figure files
 GREY = "#555"
 WIDER = 0.4  # fraction of the font size by which a wide character exceeds its placeholder box
 MOST_LINES = 12  # longer captions are truncated; the HTML page shows them in full
@@ -49,7 +54,7 @@ FURTHER = (
     "Noto Sans CJK", "Noto Sans", "Noto Emoji", "Arial Unicode", "PingFang", "Hiragino Sans", "Microsoft YaHei",
     "Malgun Gothic", "Nirmala UI", "Segoe UI", "Symbola", "WenQuanYi", "Droid Sans Fallback",
 )  # fmt: skip
-NO_GLYPH = "some letters are in no installed font; install Noto fonts, or save as .html"
+NO_GLYPH = "some characters have no font; install Noto fonts, or save as .html"
 
 
 class Page:
@@ -76,20 +81,16 @@ class Page:
         self.axes(left, top, width, height).imshow(np.asarray(pixels), aspect="auto", interpolation="antialiased")
 
 
-def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
+def figure(items: "Sequence[Explanation]", *, warn: bool = True) -> "Figure":
     """Draw one cell per caption, two per row: coloured words, maps with legends, the score as a sum, remarks.
 
     With `warn`, a note at the bottom says if some characters are in no installed font.
     """
-    across, limit, maps = min(MOST_ACROSS, len(items)), look.word_limit(items), look.maps_of(items)
+    across, limit, maps = min(MOST_ACROSS, len(items)), look.word_limit(items), maps_of(items)
     span = look.waterfall_span(items)
     lines = [set_lines(look.spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
-    remarks = [
-        [line for remark in _remarks(item, items) for line in wrap(remark, LETTERS, subsequent_indent="   ")]
-        for item in items
-    ]
-    width = _panel_width(len(maps[0]))
-    height = width * _aspect(items[0].image)
+    remarks = [_remarks(item, items) for item in items]
+    height = _panel_width(len(maps[0])) * _aspect(items[0].image)
     # The longest caption and the longest remarks of a row determine its height.
     starts = range(0, len(items), across)
     captions = [LINE * max(map(len, lines[start : start + across])) for start in starts]
@@ -106,28 +107,24 @@ def figure(items: Sequence[Attribution], *, warn: bool = True) -> "Figure":
         _draw_caption(page, (left, top), lines[number], font_families(item.score.caption))
         top += captions[row] + 0.02
         _draw_word_legend(page, left, top, items, KEY_POINTS)
-        small = look.thumbnail(item.image, IMAGE_PIXELS)
-        for index, drawn in enumerate(maps[number].values()):
-            x = left + index * (width + GAP)
-            page.text(x, top + 0.22, drawn.title, color=look.css(drawn.role, 1.0), weight="bold")
-            page.image(x, top + 0.37, width, height, look.overlay(small, item.patches, drawn))
-            _draw_legend(page, x, top + 0.40 + height, width, drawn)
-        _draw_sum(page, left, top + 0.40 + height + 0.20, item, span)
+        _draw_maps(page, left, top, item, maps[number].values())
+        bottom = top + 0.40 + height + 0.20
+        _draw_sum(page, left, bottom, item, span)
         for index, line in enumerate(remarks[number]):
-            page.text(left, top + 0.40 + height + 0.20 + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
+            page.text(left, bottom + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
     if foot:
         page.text(MARGIN, tops[-1] + 0.04, NO_GLYPH, SMALL_POINTS, color=GREY)
     return page.figure
 
 
-def word_figure(item: Attribution) -> "Figure":
+def word_figure(item: "Explanation") -> "Figure":
     """Draw a small map of the regions of each judged word, the least supported word first."""
     units, columns = item.ranked, 4
     width = _panel_width(columns)
     step = width * _aspect(item.image) + 0.2
     rows = max(1, -(-len(units) // columns))
     page = Page(COLUMN, rows * step + 0.47)
-    limit, image = look.word_limit([item]), look.thumbnail(item.image, IMAGE_PIXELS)
+    limit, image = look.word_limit([item]), thumbnail(item.image, IMAGE_PIXELS)
     for number, unit in enumerate(units):
         row, column = divmod(number, columns)
         left, top = MARGIN + column * (width + GAP), MARGIN + row * step
@@ -137,7 +134,7 @@ def word_figure(item: Attribution) -> "Figure":
         value = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
         page.text(left, top, f"{name}  {value}", weight="bold", family=font_families(unit.text), color=colour)
         has_region = item.has_region(unit)
-        shown = look.overlay(image, item.patches, look.word_map(item, unit)) if has_region else image.convert("L")
+        shown = overlay(image, item.patches, word_map(item, unit)) if has_region else image.convert("L")
         page.image(left, top + 0.15, width, step - 0.2, shown)
     notes = (
         f"number: {item.presentation.word_note}",
@@ -149,14 +146,28 @@ def word_figure(item: Attribution) -> "Figure":
     return page.figure
 
 
-def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
+def rendered(drawn: "Figure", kind: str, *, as_text: bool = False) -> bytes:
+    """Return a Matplotlib figure as bytes of a format, without a date, so that equal inputs produce equal bytes."""
+    buffer, kind = BytesIO(), kind.lower().removeprefix(".")
+    quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    rc_context: Any = require("matplotlib", extra="figures").rc_context
+    # Names inside an SVG are drawn at random unless salted.
+    with (
+        missing_glyphs_allowed(),
+        rc_context({"svg.hashsalt": "msdscore", "svg.fonttype": "none" if as_text else "path"}),
+    ):
+        drawn.savefig(buffer, format=kind, dpi=DPI, metadata=quiet[kind])
+    return buffer.getvalue()
+
+
+def sheet_pixels(items: "Sequence[Explanation]") -> npt.NDArray[np.uint8]:
     """Draw explanations of several images, one per row: the image, and next to it the caption, MSD and match.
 
     Returns RGB pixels (height, width, 3), for experiment loggers.
     """
     limit = look.word_limit(items)
     lines = [set_lines(look.spans(item, limit), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
-    images = [look.thumbnail(item.image, SHEET_PIXELS) for item in items]
+    images = [thumbnail(item.image, SHEET_PIXELS) for item in items]
     heights = [SHEET_IMAGE * _aspect(image) for image in images]
     steps = [max(height, len(text) * LINE + FOOT) + GAP for height, text in zip(heights, lines, strict=True)]
     tops = [MARGIN, *(MARGIN + total for total in accumulate(steps))]
@@ -198,7 +209,7 @@ def _draw_caption(page: Page, corner: tuple[float, float], lines: Sequence[Line]
             page.text(left + INDENT + offset, top + (number + 0.5) * LINE, piece.text, CAPTION_POINTS, **style)
 
 
-def _draw_word_legend(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
+def _draw_word_legend(page: Page, left: float, top: float, items: "Sequence[Explanation]", points: float) -> None:
     measure, left = ruler(points, [BASE]), left + 0.03
     for text, back, ink in look.legend(items):
         box = {"boxstyle": "round,pad=0.15,rounding_size=0.15", "facecolor": back, "linewidth": 0}
@@ -206,21 +217,30 @@ def _draw_word_legend(page: Page, left: float, top: float, items: Sequence[Attri
         left += measure(text) + 0.09
 
 
-def _draw_legend(page: Page, left: float, top: float, width: float, drawn: look.Map) -> None:
-    page.axes(left, top, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
-    page.text(left, top + 0.065, drawn.low, SMALL_POINTS, color=GREY)
-    # A legend with two signs has no space for the unit, which is below the other maps.
-    high = drawn.high.removesuffix(" nats") if drawn.below else drawn.high
-    page.text(left + width, top + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
+def _draw_maps(page: Page, left: float, top: float, item: "Explanation", maps: Collection[Map]) -> None:
+    """Draw maps next to each other, each with its title and legend."""
+    image, width = thumbnail(item.image, IMAGE_PIXELS), _panel_width(len(maps))
+    height = width * _aspect(item.image)
+    for index, drawn in enumerate(maps):
+        x = left + index * (width + GAP)
+        page.text(x, top + 0.22, drawn.title, color=look.css(drawn.role, 1.0), weight="bold")
+        page.image(x, top + 0.37, width, height, overlay(image, item.patches, drawn))
+        legend = top + 0.40 + height
+        page.axes(x, legend, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
+        page.text(x, legend + 0.065, drawn.low, SMALL_POINTS, color=GREY)
+        # A legend with two signs has no space for the unit, which is below the other maps.
+        high = drawn.high.removesuffix(" nats") if drawn.below else drawn.high
+        page.text(x + width, legend + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
 
-def _remarks(item: Attribution, items: Sequence[Attribution]) -> list[str]:
-    """Return the lines below a caption; what withholds its verdict first."""
+def _remarks(item: "Explanation", items: "Sequence[Explanation]") -> list[str]:
+    """Return the lines below a caption; the warnings that withhold its verdict first."""
     withheld = item.score.withheld if item.score.has_match and item.readable else ()
-    return [*(f"no verdict: {warning}" for warning in withheld), *look.remarks(item, items)]
+    remarks = [*(f"no verdict: {warning}" for warning in withheld), *look.remarks(item, items)]
+    return [line for remark in remarks for line in wrap(remark, LETTERS, subsequent_indent="   ")]
 
 
-def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tuple[float, float]) -> None:
+def _draw_sum(page: Page, left: float, top: float, item: "Explanation", span: tuple[float, float]) -> None:
     """Draw the headline, and the score as a waterfall chart with one bar per part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
@@ -264,12 +284,7 @@ def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> 
         if piece.number < 0:
             gap = space
             continue
-        parts = [""]
-        for char in piece.text if measure(piece.text) > width else [piece.text]:
-            if parts[-1] and measure(parts[-1] + char) > width:
-                parts.append("")
-            parts[-1] += char
-        for number, text in enumerate(parts):
+        for number, text in enumerate(_parts(piece.text, width, measure)):
             length = measure(text)
             if lines[-1] and (number or cursor + gap + length > width):
                 lines.append([])
@@ -278,12 +293,24 @@ def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> 
             lines[-1].append((cursor + gap, replace(piece, text=text)))
             cursor, gap = cursor + gap + length, 0.0
     if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], [(0.0, look.TextPiece("… (the page form shows all)"))]]
+        lines = [*lines[: MOST_LINES - 1], [(0.0, look.TextPiece("… (the HTML page shows the whole caption)"))]]
     # The first character with a direction decides, as in the Unicode algorithm for paragraphs.
     directions = (unicodedata.bidirectional(char) for char in caption)
     if next((way for way in directions if way in ("L", "R", "AL")), "L") != "L":
         lines = [[(width - left - measure(piece.text), piece) for left, piece in line] for line in lines]
     return lines
+
+
+def _parts(word: str, width: float, measure: Callable[[str], float]) -> list[str]:
+    """Split a word that is wider than a line."""
+    if measure(word) <= width:
+        return [word]
+    parts = [""]
+    for char in word:
+        if parts[-1] and measure(parts[-1] + char) > width:
+            parts.append("")
+        parts[-1] += char
+    return parts
 
 
 def font_families(text: str) -> list[str]:

@@ -10,15 +10,18 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL.Image import Image
 
 from msdscore.explain import look
-from msdscore.explain.presentation import Role
-from msdscore.explain.terms import Attribution
+from msdscore.explain.look import Role
+from msdscore.explain.maps import Map, maps_of, overlay, thumbnail, word_map
+
+if TYPE_CHECKING:
+    from msdscore.explain.explanation import Explanation
 
 THUMB_PIXELS, IMAGE_PIXELS = 240, 560
 MOST_WORDS = 60  # words with a map each, so that a page is not larger than a few megabytes
@@ -54,21 +57,21 @@ def data_uri(image: Image) -> str:
     return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
 
 
-def snippet(items: Sequence[Attribution]) -> str:
+def snippet(items: "Sequence[Explanation]") -> str:
     """Render one block per caption on shared scales, without a script: words, small maps, the sum."""
     blocks = []
-    for item, maps in zip(items, look.maps_of(items), strict=True):
-        small = look.thumbnail(item.image, THUMB_PIXELS)
-        panels = [(drawn, data_uri(look.overlay(small, item.patches, drawn))) for drawn in maps.values()]
+    for item, maps in zip(items, maps_of(items), strict=True):
+        small = thumbnail(item.image, THUMB_PIXELS)
+        panels = [(drawn, data_uri(overlay(small, item.patches, drawn))) for drawn in maps.values()]
         blocks.append(summary(item, items) | {"panels": panels})
     values = {"items": blocks, "legend": look.legend(items), "signature": look.signatures(items)}
     return _environment().get_template("snippet.html").render(values)
 
 
-def explanation_page(items: Sequence[Attribution]) -> str:
+def explanation_page(items: "Sequence[Explanation]") -> str:
     """Render the whole document, which shows the regions of a word on hover."""
     blocks = []
-    for item, maps in zip(items, look.maps_of(items), strict=True):
+    for item, maps in zip(items, maps_of(items), strict=True):
         phrases = [unit for unit in item.phrases if " " in unit.text.strip()]
         shown = {"maps": maps.values(), "words": item.ranked, "phrases": phrases, "images": _images(item, maps)}
         blocks.append(summary(item, items) | shown)
@@ -77,12 +80,12 @@ def explanation_page(items: Sequence[Attribution]) -> str:
     return whole_page("msdscore.explain", "page.html", values, styles=["page.css"], script="page.js")
 
 
-def words_html(item: Attribution, limit: float | None = None) -> Markup:
+def words_html(item: "Explanation", limit: float | None = None) -> Markup:
     """Return the escaped caption with coloured words."""
     return Markup(_parts().words(look.spans(item, look.word_limit([item]) if limit is None else limit)))
 
 
-def legend_html(items: Sequence[Attribution]) -> Markup:
+def legend_html(items: "Sequence[Explanation]") -> Markup:
     """Return the legend of word colours."""
     return Markup(_parts().word_key(look.legend(items)))
 
@@ -92,7 +95,7 @@ def _parts() -> Any:
     return _environment().get_template("parts.html").module
 
 
-def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
+def summary(item: "Explanation", items: "Sequence[Explanation]") -> dict[str, Any]:
     """Return the template values of one caption among several: words, headline, and the score as a sum."""
     low, high = look.waterfall_span(items)
     steps = [
@@ -119,23 +122,24 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     }
 
 
-def _images(item: Attribution, maps: Mapping[Role, look.Map]) -> dict[str, Any]:
+def _images(item: "Explanation", maps: Mapping[Role, Map]) -> dict[str, Any]:
     """Return all images of the page by name: the photograph, the maps, and the map of each word."""
-    small, drawn = look.thumbnail(item.image, IMAGE_PIXELS), {str(role): own for role, own in maps.items()}
+    small = thumbnail(item.image, IMAGE_PIXELS)
+    named: dict[str, Map] = {str(role): drawn for role, drawn in maps.items()}
     for number, unit in enumerate(item.units):
-        if item.has_region(unit) and len(drawn) < MOST_WORDS:
-            drawn[f"word-{number}"] = look.word_map(item, unit)
-    plain = {"image": {"src": data_uri(small.convert("RGB")), "title": "image", "low": "", "high": ""}}
-    return plain | {
-        name: {
-            "src": data_uri(look.overlay(small, item.patches, own)),
-            "title": own.title,
-            "low": f"{own.title}: {own.low}",
-            "high": own.high,
-            "ramp": f"linear-gradient(90deg,{','.join(f'#{bytes(shade).hex()}' for shade in own.shades(9).tolist())})",
+        if item.has_region(unit) and len(named) < MOST_WORDS:
+            named[f"word-{number}"] = word_map(item, unit)
+    images = {"image": {"src": data_uri(small.convert("RGB")), "title": "image", "low": "", "high": ""}}
+    for name, drawn in named.items():
+        shades = ",".join(f"#{bytes(shade).hex()}" for shade in drawn.shades(9).tolist())
+        images[name] = {
+            "src": data_uri(overlay(small, item.patches, drawn)),
+            "title": drawn.title,
+            "low": f"{drawn.title}: {drawn.low}",
+            "high": drawn.high,
+            "ramp": f"linear-gradient(90deg,{shades})",
         }
-        for name, own in drawn.items()
-    }
+    return images
 
 
 @cache

@@ -1,38 +1,39 @@
-"""Appearance of explanations in all backends: colours, words, maps over the image, the score as a sum, remarks.
+"""Appearance of explanations in all backends: colours, words, the score as a sum, remarks, and how each form is shown.
 
 Colours are hues that colour-blind readers can distinguish, in even steps of lightness. Ramps run from the paper (white,
 or the dark of a page) to a hue of Okabe and Ito's palette along a straight line of OKLab, whose distances are those
 that people see; so equal steps of a value look equally large. Figures, pages, reports and terminals use these colours.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from msdscore.core.evidence import TYPICAL, ZERO
-from msdscore.encoders.base import PatchLayout
-from msdscore.explain.maps import pixels
-from msdscore.explain.presentation import BLUEST, CHECK, PALEST, Role, finding, p_text
-from msdscore.explain.terms import CARRIED, Attribution
 from msdscore.forms.base import Floats, Unit
+from msdscore.forms.columns import Group
 from msdscore.forms.registry import facts_of, score_name
+from msdscore.text.judged import PERSONS
+from msdscore.text.words import stem
+
+if TYPE_CHECKING:
+    from msdscore.explain.explanation import Explanation
 
 Colour = tuple[int, int, int]
+Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour
+ScoreStep = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
+Entry = tuple[str, Role, float]  # of the legend of word colours: its text, the colour and its strength
 
+LIKELY_WRONG, CHECK = "likely wrong", "check"
+EVEN = 0.5  # probability of a word below which it is more probably false than true
 FULL = 0.01  # p-value at which a word in doubt has full colour
+PALEST = 0.2  # strength of the least colour that is seen as one
 MIDDLE = 0.5  # least strength of a word that is likely wrong
-TITLES: dict[Role, str] = {
-    "support": "regions of supported words",
-    "penalty": "regions of doubtful words",
-    "omission": "not mentioned",
-    "leaning": "regions of the word",
-}
-_EFFECTS: dict[Role, str] = {"support": "raises the score", "penalty": "lowers the score"}  # titles of other maps
+BLUEST = 0.7  # strength of the colour of a word with p-value 1
 _ENDS: dict[Role, Colour] = {
     "support": (0, 90, 160),  # blue
     "penalty": (196, 72, 0),  # vermilion
@@ -102,6 +103,19 @@ def _linear(rgb: npt.NDArray[np.generic]) -> Floats:
     return np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
 
 
+def page_colours(role: Role, strength: float) -> tuple[str, str, str, str]:
+    """Return background and ink of a text on light pages, then those on dark pages."""
+    return (
+        css(role, strength, WHITE), ink(role, strength, WHITE), css(role, strength, DARK), ink(role, strength, DARK)
+    )  # fmt: skip
+
+
+def scaled(values: npt.ArrayLike, limit: float) -> Floats:
+    """Return values divided by a limit and clipped to −1 … 1."""
+    shares = np.asarray(values, dtype=np.float64) / (limit if limit > 0 else 1.0)
+    return np.clip(shares, -1.0, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class TextPiece:
     """A part of a caption: a word with its number, tooltip, background and ink, on light and dark pages; or the text
@@ -117,19 +131,18 @@ class TextPiece:
     dark_ink: str = ""
 
 
-def spans(item: Attribution, limit: float) -> list[TextPiece]:
+def spans(item: "Explanation", limit: float) -> list[TextPiece]:
     """Return the parts of the caption: words with their colours (see `word_limit`) and the text between them."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
         role, strength = word_colour(unit, limit, item.doubt)
-        papers = (WHITE, DARK) if strength > 0.05 else ()
-        colours = [draw(role, strength, paper) for paper in papers for draw in (css, ink)]
+        colours = page_colours(role, strength) if strength > 0.05 else ()
         pieces += [TextPiece(caption[end : unit.start]), TextPiece(unit.text, number, tooltip(unit), *colours)]
         end = unit.end
     return [piece for piece in (*pieces, TextPiece(caption[end:])) if piece.text]
 
 
-def word_limit(items: Iterable[Attribution]) -> float:
+def word_limit(items: "Iterable[Explanation]") -> float:
     """Return the gap that gets the full colour, for several captions under the paper's form: the largest one."""
     gaps = [abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None]
     return max(gaps, default=1.0)
@@ -138,18 +151,19 @@ def word_limit(items: Iterable[Attribution]) -> float:
 def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, float]:
     """Return hue and strength of a word.
 
-    By its p-value: towards `penalty` below `doubt`, pale for a word to check, in full from a tenth of it down for one
-    that is likely wrong, white up to 0.5, towards `support` above. Under the paper's form by its gap: white at zero,
-    towards `penalty` above it, towards `support` below it.
+    By its p-value: towards `penalty` if it is in doubt (pale for a word to check, stronger for one that is likely
+    wrong, in full at a tenth of `doubt`), white up to 0.5, towards `support` above. Under the paper's form by its gap:
+    white at zero, towards `penalty` above it, towards `support` below it.
     """
-    if not unit.content or (unit.p_value is None and unit.gap is None):
+    if not unit.content:
         return "penalty", 0.0
     if unit.p_value is None:
-        strength = float(_strength(unit.gap or 0.0, limit))
+        strength = float(scaled(unit.gap or 0.0, limit))
         return ("penalty", strength) if strength >= 0 else ("support", -strength)
-    if (found := finding(unit, doubt)) == CHECK:
+    found = finding(unit, doubt)
+    if found == CHECK:
         return "penalty", PALEST
-    if found:
+    if found == LIKELY_WRONG:
         full = FULL * doubt / ZERO
         depth = log(doubt / max(unit.p_value, full)) / log(doubt / full)
         return "penalty", min(MIDDLE + (1 - MIDDLE) * depth, 1.0)
@@ -158,8 +172,31 @@ def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, fl
     return "support", PALEST + (BLUEST - PALEST) * (unit.p_value - TYPICAL) / (1 - TYPICAL)
 
 
+def finding(unit: Unit, doubt: float) -> str:
+    """Return what an explanation says about a word: `likely wrong`, `check`, or nothing.
+
+    A word is likely wrong if few true words have so little support (a p-value below `doubt`) and it is more probably
+    false than true; if only the first holds, it is worth a check. Words for persons are at most that: man and woman
+    are confused too often (docs/trust.md).
+
+    >>> from dataclasses import replace
+    >>> unit = Unit("dog", 0, 3, "word", True, (0,), p_value=0.05, probability=0.4)
+    >>> finding(unit, 0.1), finding(replace(unit, probability=0.6), 0.1), finding(unit, 0.01)
+    ('likely wrong', 'check', '')
+    """
+    if unit.p_value is None or unit.p_value >= doubt:
+        return ""
+    is_false = unit.probability is not None and unit.probability < EVEN
+    return LIKELY_WRONG if is_false and stem(unit.text.casefold()) not in PERSONS else CHECK
+
+
+def p_text(unit: Unit) -> str:
+    """Format the p-value of a word."""
+    return "" if unit.p_value is None else "p < 0.001" if unit.p_value < 0.001 else f"p {unit.p_value:.3f}"
+
+
 def tooltip(unit: Unit) -> str:
-    """Return the numbers of a word as text, or why it has none; empty for marks that no encoder reads."""
+    """Return the numbers of a word as text, or why it has none; empty for punctuation."""
     if unit.probability is not None:
         penalty = f"; penalty {unit.penalty:.2f}" if unit.penalty else ""
         return f"{p_text(unit)}; true with probability {unit.probability:.2f}{penalty}; adds {unit.term or 0.0:+.3f}"
@@ -170,157 +207,43 @@ def tooltip(unit: Unit) -> str:
     return f"not judged: {unit.reason}" if unit.reason else "not judged"
 
 
-def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
+def legend(items: "Iterable[Explanation]") -> list[tuple[str, str, str]]:
     """Return the legend of word colours: text, background and ink of every entry."""
     items = tuple(items)
     entries = items[0].presentation.legend(word_limit(items), items[0].doubt)
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
 
 
-def signatures(items: Sequence[Attribution]) -> str:
+def signatures(items: "Sequence[Explanation]") -> str:
     """Return the signatures of explanations that are shown together, separated by spaces."""
     return " ".join(dict.fromkeys(item.score.signature for item in items))
 
 
-def remarks(item: Attribution, items: Sequence[Attribution] = ()) -> list[str]:
+def remarks(item: "Explanation", items: "Sequence[Explanation]" = ()) -> list[str]:
     """Return remarks on the words, line by line; the encoder first if `items`, shown together, have several."""
-    several = len({facts_of(other.score.signature)["enc"] for other in items}) > 1
-    encoder = [f"encoder {facts_of(item.score.signature)['enc']}"] if several else []
+    lines: list[str] = []
+    if len({facts_of(other.score.signature)["enc"] for other in items}) > 1:
+        lines.append(f"encoder {facts_of(item.score.signature)['enc']}")
     if not item.readable:
-        return [*encoder, "cannot be judged: the caption is not in English, which this encoder reads"]
-    instead = {
-        suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
-    }
-    lists: dict[str, list[str]] = {}
+        return [*lines, "cannot be judged: the caption is not in English, the only language that this encoder reads"]
+    lines += item.presentation.remarks(item)
     if item.score.reference_count > 0:
-        count = int(item.score.reference_count)
-        counted = [unit for unit in item.units if unit.references is not None]
-        lists["people say it too"] = [
-            f"{unit.text} (in {unit.references} of {count} references)" for unit in counted if unit.references
-        ]
-        lists["in no reference"] = [unit.text for unit in counted if not unit.references]
-        named = [word for word in item.missing if word.references]
-        lists["references also say"] = [f"{word.word} ({word.references} of {count})" for word in named]
-    lists["probably missing from the caption"] = [word.word for word in item.missing if word.references is None]
-    lines = [f"{title}: {', '.join(words)}" for title, words in lists.items() if words]
-    return [*encoder, *item.presentation.remarks(item.units, item.ranked, instead, item.doubt), *lines]
+        lines += _reference_remarks(item, int(item.score.reference_count))
+    missing = [word.word for word in item.missing if word.references is None]
+    return [*lines, f"probably missing from the caption: {', '.join(missing)}"] if missing else lines
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
-    """Values over the image, rows by columns: white at zero, in full colour from `limit` on, `low` and `high` under it.
-
-    `below` is the colour of values below zero, for roles whose maps have them.
-    """
-
-    role: Role
-    title: str
-    values: Floats
-    limit: float
-    low: str
-    high: str
-    below: Role | None = None
-
-    @property
-    def strength(self) -> Floats:
-        """Values divided by the limit and clipped to −1 … 1."""
-        return _strength(self.values, self.limit)
-
-    def shades(self, steps: int) -> npt.NDArray[np.uint8]:
-        """Return the colours of the legend, from low to high."""
-        above = ramp(self.role, np.linspace(0, 1, steps))
-        return above if self.below is None else np.concatenate([ramp(self.below, np.linspace(1, 0, steps)), above])
-
-
-def _strength(values: npt.ArrayLike, limit: float) -> Floats:
-    shares = np.asarray(values, dtype=np.float64) / (limit if limit > 0 else 1.0)
-    return np.clip(shares, -1.0, 1.0)
-
-
-def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
-    """Return the maps of each caption, by default of all roles, scaled by the largest value of all captions.
-
-    Omissions that have no weight in any score have a separate scale; values below zero are regions that a caption
-    mentions.
-    """
-    shown = items[0].presentation.maps
-    values: list[dict[Role, Floats]] = [
-        {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map} for item in items
-    ]
-    if any(item.terms.beta > 0 for item in items):
-        scales: tuple[tuple[Role, ...], ...] = (shown,)
-    else:
-        scales = (("support", "penalty"), ("omission",))
-    limits = {
-        role: max(float(np.abs(own[name]).max()) for own in values for name in together)
-        for together in scales
-        for role in together
+def _reference_remarks(item: "Explanation", count: int) -> list[str]:
+    """Return which words are in the references and which are not, and what else several of them say."""
+    counted = [unit for unit in item.units if unit.references is not None]
+    lists = {
+        "in the references too": [f"{unit.text} ({unit.references} of {count})" for unit in counted if unit.references],
+        "in no reference": [unit.text for unit in counted if not unit.references],
+        "references also say": [
+            f"{word.word} ({word.references} of {count})" for word in item.missing if word.references
+        ],
     }
-    signed = any(_has_mentions(own["omission"]) for own in values)
-    return [
-        {
-            role: _omissions(item, own["omission"], limits[role], signed=signed)
-            if role == "omission"
-            else _effects(item, role, own[role], limits[role])
-            for role in roles or shown
-        }
-        for item, own in zip(items, values, strict=True)
-    ]
-
-
-def _has_mentions(omissions: Floats) -> bool:
-    return bool(omissions.min() < 0)
-
-
-def _omissions(item: Attribution, values: Floats, limit: float, *, signed: bool) -> Map:
-    """Return the map of omissions; `signed` if a caption shown with it has values below zero."""
-    title = TITLES["omission"]
-    if item.terms.beta == 0:
-        title = "not mentioned (unscored)"
-    elif _has_mentions(values):
-        title = "mentioned or not"
-    if signed:
-        return Map("omission", title, values, limit, f"mentioned −{limit:.2g}", f"+{limit:.2g} nats", "support")
-    return Map("omission", title, values, limit, "0", f"{limit:.2g} nats")
-
-
-def _effects(item: Attribution, role: Role, values: Floats, limit: float) -> Map:
-    """Return the map of regions that support or contradict the caption."""
-    carried = item.projection == CARRIED
-    unit = item.presentation.map_unit if carried else "nats"
-    return Map(role, TITLES[role] if carried else _EFFECTS[role], values, limit, "0", f"{limit:.2g} {unit}")
-
-
-def word_map(item: Attribution, unit: Unit) -> Map:
-    """Return the map of a word, scaled to its maximum."""
-    spread = item.leaning(unit)
-    highest, name = float(spread.max()), f"“{unit.text}”"
-    return Map("leaning", f"where {name} looks", spread, highest, "0 %", f"{100 * highest:.2g} % of {name}")
-
-
-def thumbnail(image: Image.Image, longest: int) -> Image.Image:
-    """Return the image, reduced if a side is longer than `longest`."""
-    if max(image.size) <= longest:
-        return image
-    share = longest / max(image.size)
-    size = (max(1, round(image.width * share)), max(1, round(image.height * share)))
-    return image.resize(size, Image.Resampling.LANCZOS)
-
-
-def overlay(image: Image.Image, layout: PatchLayout, drawn: Map) -> Image.Image:
-    """Return the image in light grey, tinted by the values of a map; regions that the encoder did not see are darkened.
-
-    Values above zero have the colour of the role; those below it, which only omissions have, that of support.
-    """
-    heat = pixels(drawn.values.ravel(), layout, image.size)
-    signed = _strength(np.nan_to_num(heat, nan=0.0), drawn.limit)
-    strength = np.abs(signed)
-    grey = np.asarray(image.convert("L"), dtype=np.float64)[..., None] / 255
-    # Strong colours reduce the grey, so that dark parts of the photograph do not look like high values.
-    light = 0.45 + 0.55 * grey + 0.30 * strength[..., None] * (1 - grey)
-    colour = np.where((signed >= 0)[..., None], ramp(drawn.role, strength), ramp("support", strength))
-    tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * colour)
-    return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))
+    return [f"{title}: {', '.join(words)}" for title, words in lists.items() if words]
 
 
 class WaterfallStep(NamedTuple):
@@ -337,7 +260,7 @@ class WaterfallStep(NamedTuple):
         return "#8a8a8a" if self.role is None else css(self.role, 0.85)
 
 
-def waterfall(item: Attribution) -> list[WaterfallStep]:
+def waterfall(item: "Explanation") -> list[WaterfallStep]:
     """Return the similarity and the weighted contributions of words and regions; the last step ends at Soft-MSD."""
     steps = [WaterfallStep("similarity", 0.0, item.score.similarity)]
     for name, size, role in item.presentation.parts(item.form, item.score):
@@ -345,7 +268,7 @@ def waterfall(item: Attribution) -> list[WaterfallStep]:
     return steps
 
 
-def sum_lines(item: Attribution) -> list[str]:
+def sum_lines(item: "Explanation") -> list[str]:
     """Return the score as text: the match, the sum that figures draw, references and warnings."""
     score, title = item.score, score_name(item.score.signature)
     numbers = [(f"{step.size:+.3f}", step.name) for step in waterfall(item)]
@@ -359,7 +282,7 @@ def sum_lines(item: Attribution) -> list[str]:
     return lines + [f"warning: {warning}" for warning in score.warnings]
 
 
-def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
+def waterfall_span(items: "Iterable[Explanation]") -> tuple[float, float]:
     """Return the limits of a common axis for the sums of several captions, including zero."""
     ends = [0.0, *(step.start + step.size for item in items for step in waterfall(item))]
     low, high = min(ends), max(ends)
@@ -367,6 +290,155 @@ def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def equation(item: Attribution) -> str:
+def equation(item: "Explanation") -> str:
     """Return the formula of the score with its numbers."""
     return item.presentation.equation(item.form, item.score).replace("-", "−")
+
+
+class WordColumn(NamedTuple):
+    """A number of a word in the tables of an explanation; `phrases` is True if phrases have it too."""
+
+    name: str
+    heading: str
+    format: str
+    phrases: bool = True
+
+    def cell(self, unit: Unit) -> str:
+        """Return the number of a word or phrase as text; empty if it has none."""
+        value = getattr(unit, self.name)
+        return "" if value is None else format(value, self.format).replace("%", " %")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presentation:
+    """How explanations present the terms of one form."""
+
+    maps: tuple[Role, ...]  # that are drawn
+    map_unit: str  # of carried terms
+    projection: str  # how terms become maps unless chosen, by name: see `maps.PROJECTIONS`
+    word_columns: tuple[WordColumn, ...]  # numbers of words in tables
+    word_note: str  # meaning of the number next to a word in a figure
+    settings: tuple[str, ...]  # of the form that are included
+    names_words: bool  # whether words that the caption omits are named, if the bank has a vocabulary
+    parts: Callable[[Any, Any], list[ScoreStep]]  # of a form and a `Score`: from the similarity to Soft-MSD, in order
+    equation: Callable[[Any, Any], str]  # of a form and a `Score`: the formula with its numbers
+    legend: Callable[[float, float], list[Entry]]  # of the largest gap and of the p-value below which is doubt
+    remarks: "Callable[[Explanation], list[str]]"  # on the words of a caption, line by line
+
+
+def paper_parts(form: Any, score: Any) -> list[ScoreStep]:
+    """Return the contributions of regions and words, unless they have no weight."""
+    weight, beta = score.uncertainty * form.alpha, score.beta
+    regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
+    parts: list[ScoreStep] = []
+    if beta > 0:
+        parts.append(("regions covered" if regions > 0 else "regions not mentioned", regions, "omission"))
+    if beta < 1:
+        parts.append(("words supported" if words > 0 else "words likely wrong", words, "penalty"))
+    return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
+
+
+def paper_equation(form: Any, score: Any) -> str:
+    """Return similarity minus the weighted divergence."""
+    return f"g − α·u·d = {score.similarity:.3f} − {form.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
+
+
+def paper_legend(limit: float, doubt: float) -> list[Entry]:
+    """Colours by gap: white at 0, full at `limit`."""
+    return [
+        (f"supported, {-limit:.2g} nats or less", "support", 1.0),
+        ("white is 0", "support", 0.0),
+        (f"likely wrong, {limit:+.2g} or more", "penalty", 1.0),
+    ]
+
+
+def paper_remarks(item: "Explanation") -> list[str]:
+    """Return the three least supported words with their gaps."""
+    listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in item.ranked[:3])
+    return [f"least supported, nats: {listed or 'none'}"]
+
+
+def evidence_parts(form: Any, score: Any) -> list[ScoreStep]:
+    """Return the contributions of negation (if any), precision, information and the penalty."""
+    first, second = form.weights
+    sizes: list[ScoreStep] = [
+        ("negation", -score.negation, "penalty"),
+        ("precision", first * score.precision, "support"),
+        ("information", second * score.information, "leaning"),
+        ("penalty", -form.delta * score.penalty, "penalty"),
+    ]
+    return [
+        (name, score.uncertainty * size, "penalty" if size < 0 else role)
+        for name, size, role in sizes
+        if size or name != "negation"
+    ]
+
+
+def evidence_equation(form: Any, score: Any) -> str:
+    """Return the weighted sum of similarity, negation, precision, information and penalty."""
+    gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
+    first, second = form.weights
+    negation = f" - {gate[1:]}{gate and '·'}{score.negation:.3f}" if score.negation else ""
+    return (
+        f"{score.similarity:.3f}{negation} + {first:g}{gate}·({score.precision:.2f})"
+        f" + {second:g}{gate}·({score.information:.2f}) - {form.delta:g}{gate}·{score.penalty:.2f}"
+    )
+
+
+def evidence_legend(limit: float, doubt: float) -> list[Entry]:
+    """Colours by p-value."""
+    return [
+        (f"likely wrong (p < {doubt:g})", "penalty", 1.0),
+        ("check", "penalty", PALEST),
+        ("neither", "support", 0.0),
+        ("supported", "support", BLUEST),
+    ]
+
+
+def evidence_remarks(item: "Explanation") -> list[str]:
+    """Return the words in doubt, in reading order, with words that would fit better, and what is not judged."""
+    instead = {
+        suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
+    }
+    ranked, lines = item.ranked, list[str]()
+    for number, unit in enumerate(item.units):
+        if unit in ranked and (found := finding(unit, item.doubt)):
+            better = f"; try: {instead[number]}" if number in instead else ""
+            lines.append(f"{found}: {unit.text} ({p_text(unit)}){better}")
+    hints = [f"{unit.text}: {unit.reason}" for unit in item.units if unit.reason.endswith("?")]
+    notes = dict.fromkeys(unit.reason for unit in item.units if unit.reason.endswith("not judged"))
+    return [*lines, *hints, *notes]
+
+
+PRESENTATIONS: dict[Group, Presentation] = {  # by the group of a form's columns
+    "paper": Presentation(
+        maps=("support", "penalty", "omission"),
+        map_unit="nats",
+        projection="influence",  # has coverage too, which token terms do not
+        word_columns=(WordColumn("gap", "gap, nats", "+.2f"),),
+        word_note="the word's gap in nats; above 0 the image does not support it",
+        settings=("alpha",),
+        names_words=False,
+        parts=paper_parts,
+        equation=paper_equation,
+        legend=paper_legend,
+        remarks=paper_remarks,
+    ),
+    "evidence": Presentation(
+        maps=("support",),  # words in doubt have no reliable region
+        map_unit="MSD",
+        projection="carried",  # docs/explain.md has the comparison with boxes
+        word_columns=(
+            WordColumn("p_value", "p-value", ".3f"),
+            WordColumn("probability", "probably true", ".0%", phrases=False),
+            WordColumn("penalty", "penalty", ".2f"),
+        ),
+        word_note="p-value, the fraction of true words with evidence this low",
+        settings=("alpha", "balance", "delta"),
+        names_words=True,
+        parts=evidence_parts,
+        equation=evidence_equation,
+        legend=evidence_legend,
+        remarks=evidence_remarks,
+    ),
+}

@@ -1,16 +1,33 @@
-"""Terms of a score projected onto the image: regions that support the caption, contradict it, or are omitted by it."""
+"""Maps of a score over the image: regions that support the caption, contradict it, or are omitted by it.
 
-from collections.abc import Callable
+The terms of a score are projected onto the patches of the image; maps of them have a colour, a title and a scale.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from msdscore.core.arrays import float64
+from msdscore.core.arrays import float64, to_numpy
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import unknown_name
-from msdscore.forms.base import Floats
+from msdscore.explain.look import Role, ramp, scaled
+from msdscore.forms.base import Floats, Form, Measurement, Unit
+from msdscore.scoring.embedder import Embedded
 
+if TYPE_CHECKING:
+    from msdscore.explain.explanation import Explanation
+
+CARRIED = "carried"  # the projection whose maps are smoothed
+TITLES: dict[Role, str] = {
+    "support": "regions of supported words",
+    "penalty": "regions of doubtful words",
+    "omission": "not mentioned",
+}
+_EFFECTS: dict[Role, str] = {"support": "raises the score", "penalty": "lowers the score"}  # titles of `influence`
 # P-value of a word from which its region is shown: the maximum is then in a box of its object in 77 % of cases, in each
 # of two halves of 301 images of COCO, against 66 % of all words (the centre of the image: 64 and 53 %).
 SURE = 0.7
@@ -64,7 +81,7 @@ def region(values: Floats, grid: tuple[int, int], visible: npt.NDArray[np.bool_]
 
 
 def centre(rows: int, columns: int) -> Floats:
-    """Return a map that prefers the centre of the image."""
+    """Return the weight of each patch: a Gaussian around the centre of the image."""
     y, x = np.meshgrid((np.arange(rows) + 0.5) / rows - 0.5, (np.arange(columns) + 0.5) / columns - 0.5, indexing="ij")
     prior: Floats = np.exp(-(x**2 + y**2) / (2 * CENTRE**2)).ravel()
     return prior
@@ -104,12 +121,22 @@ class MapTerms:
     shares: Floats  # one per token, adding up to 1: its weight among the tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Regions:
-    """One number per patch: `support` is high if it supports the caption, `penalty` if it contradicts it."""
+Regions = tuple[Floats, Floats]  # support of the caption by each patch, and contradiction
 
-    support: Floats
-    penalty: Floats
+
+def terms_of(form: Form, images: Embedded, texts: Embedded, measured: Measurement[Any]) -> list[MapTerms]:
+    """Return the terms of every measured pair, and the affinities of its tokens to the patches."""
+    seen, read, mixtures = images.vectors, texts.vectors, measured.terms.image_mixtures
+    terms = []
+    for number, (image, text) in enumerate(zip(measured.image_of.tolist(), measured.text_of.tolist(), strict=True)):
+        patches, tokens = to_numpy(seen.mask)[image], to_numpy(read.mask)[text]
+        x, y = float64(seen.points[image])[patches], float64(read.points[text])[tokens]
+        affinity = responsibilities(y, x, form.image_fit.kappa)
+        means, log_weights = float64(mixtures.means[image]), float64(mixtures.log_weights[image])
+        removal = removals(x, y, means, log_weights, mixtures.kappa)
+        by_point = form.point_terms(measured, number, patches, tokens)
+        terms.append(MapTerms(by_point.coverage, by_point.support, affinity, removal, by_point.beta, by_point.shares))
+    return terms
 
 
 def influence(terms: MapTerms) -> Regions:
@@ -125,23 +152,20 @@ def influence(terms: MapTerms) -> Regions:
 
 
 def both_ways(terms: MapTerms, along_tokens: Floats) -> Regions:
-    """Return the increase of the local divergence along the patches, and along the tokens as computed."""
+    """Return `influence` for these changes of the support divergence, one per patch."""
     count = len(terms.coverage)
     ratios = count * terms.coverage
     along_patches = (ratios.mean() - ratios) / max(count - 1, 1)
     rise = terms.beta * along_patches + (1 - terms.beta) * along_tokens
-    return Regions(rise, -rise)
+    return rise, -rise
 
 
 def carried(terms: MapTerms) -> Regions:
     r"""Token terms spread by affinity, :math:`\sum_j s_j a_{ji}`: negative ones support, others penalise."""
-    return Regions(np.maximum(-terms.support, 0) @ terms.affinity, np.maximum(terms.support, 0) @ terms.affinity)
+    return np.maximum(-terms.support, 0) @ terms.affinity, np.maximum(terms.support, 0) @ terms.affinity
 
 
-PROJECTIONS: dict[str, Callable[[MapTerms], Regions]] = {
-    "influence": influence,
-    "carried": carried,
-}
+PROJECTIONS: dict[str, Callable[[MapTerms], Regions]] = {"influence": influence, CARRIED: carried}
 
 
 def check_projection(name: str) -> None:
@@ -193,3 +217,105 @@ def strongest(values: Floats, layout: PatchLayout, count: int) -> list[dict[str,
     names = ("left", "top", "right", "bottom")
     boxes = [dict(zip(names, layout.boxes[number].tolist(), strict=True)) for number in order]
     return [box | {"value": float(values[number])} for number, box in zip(order, boxes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values over the image, rows by columns: white at zero, in full colour from `limit` on; `low` and `high` label the
+    ends of its legend.
+
+    `below` is the colour of values below zero, for roles whose maps have them.
+    """
+
+    role: Role
+    title: str
+    values: Floats
+    limit: float
+    low: str
+    high: str
+    below: Role | None = None
+
+    @property
+    def strength(self) -> Floats:
+        """Values divided by the limit and clipped to −1 … 1."""
+        return scaled(self.values, self.limit)
+
+    def shades(self, steps: int) -> npt.NDArray[np.uint8]:
+        """Return the colours of the legend, from low to high."""
+        above = ramp(self.role, np.linspace(0, 1, steps))
+        return above if self.below is None else np.concatenate([ramp(self.below, np.linspace(1, 0, steps)), above])
+
+
+def maps_of(items: Sequence["Explanation"], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
+    """Return the maps of each caption, by default all of its form, scaled by the largest value of all captions.
+
+    Omissions that have no weight in any score have a separate scale; values below zero are regions that a caption
+    mentions.
+    """
+    shown = items[0].presentation.maps
+    values: list[dict[Role, Floats]] = [
+        {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map} for item in items
+    ]
+
+    def largest(*together: Role) -> float:
+        return max(float(np.abs(maps[role]).max()) for maps in values for role in together)
+
+    if any(item.terms.beta > 0 for item in items):
+        limits = dict.fromkeys(shown, largest(*shown))
+    else:
+        limits = dict.fromkeys(("support", "penalty"), largest("support", "penalty"))
+        limits["omission"] = largest("omission")
+    signed = any(maps["omission"].min() < 0 for maps in values)
+    return [
+        {role: _map_of(item, role, maps[role], limits[role], signed=signed) for role in roles or shown}
+        for item, maps in zip(items, values, strict=True)
+    ]
+
+
+def _map_of(item: "Explanation", role: Role, values: Floats, limit: float, *, signed: bool) -> Map:
+    """Return one map; `signed` if the omissions of a caption shown with it have values below zero."""
+    if role != "omission":
+        is_carried = item.projection == CARRIED
+        title = TITLES[role] if is_carried else _EFFECTS[role]
+        unit = item.presentation.map_unit if is_carried else "nats"
+        return Map(role, title, values, limit, "0", f"{limit:.2g} {unit}")
+    title = TITLES[role]
+    if item.terms.beta == 0:
+        title = "not mentioned (unscored)"
+    elif values.min() < 0:
+        title = "mentioned or not"
+    if signed:
+        return Map(role, title, values, limit, f"mentioned −{limit:.2g}", f"+{limit:.2g} nats", "support")
+    return Map(role, title, values, limit, "0", f"{limit:.2g} nats")
+
+
+def word_map(item: "Explanation", unit: Unit) -> Map:
+    """Return the map of a word, scaled to its maximum."""
+    spread = item.leaning(unit)
+    highest, name = float(spread.max()), f"“{unit.text}”"
+    return Map("leaning", f"regions of {name}", spread, highest, "0 %", f"{100 * highest:.2g} % of {name}")
+
+
+def thumbnail(image: Image.Image, longest: int) -> Image.Image:
+    """Return the image, reduced if a side is longer than `longest`."""
+    if max(image.size) <= longest:
+        return image
+    share = longest / max(image.size)
+    size = (max(1, round(image.width * share)), max(1, round(image.height * share)))
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def overlay(image: Image.Image, layout: PatchLayout, drawn: Map) -> Image.Image:
+    """Return the image in light grey, tinted by the values of a map; regions that the encoder did not see are darkened.
+
+    Values above zero have the colour of the role; those below it, which only omissions have, that of support.
+    """
+    heat = pixels(drawn.values.ravel(), layout, image.size)
+    signed = scaled(np.nan_to_num(heat, nan=0.0), drawn.limit)
+    strength = np.abs(signed)
+    grey = np.asarray(image.convert("L"), dtype=np.float64)[..., None] / 255
+    # Strong colours reduce the grey, so that dark parts of the photograph do not look like high values.
+    light = 0.45 + 0.55 * grey + 0.30 * strength[..., None] * (1 - grey)
+    colour = np.where((signed >= 0)[..., None], ramp(drawn.role, strength), ramp("support", strength))
+    tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * colour)
+    return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))

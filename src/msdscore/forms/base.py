@@ -1,7 +1,7 @@
 """The base class of forms, and the types that forms share with the modules that use them.
 
 A form is one way of scoring: its settings, terms, numbers and words. Each form is one module of this package and is
-listed in `registry`; other modules use it through `Form`. How it is explained is in `explain.presentation`.
+listed in `registry`; other modules use it through `Form`. How it is explained is in `explain.look`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Report of a scored file: read it, choose rows, explain them, and write one self-contained page."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,14 @@ from PIL.Image import Image
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
-from msdscore.explain.look import maps_of, overlay, remarks, thumbnail
-from msdscore.explain.presentation import Role
+from msdscore.explain.look import Role, remarks
+from msdscore.explain.maps import maps_of, overlay, thumbnail
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
-from msdscore.io.files import base_name
 from msdscore.io.images import open_image
-from msdscore.io.rows import Row, open_rows
+from msdscore.io.rows import Row
 from msdscore.io.targets import check_target, put, with_images
-from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, run_facts, standings
-from msdscore.select.scores import open_scores
-from msdscore.select.sources import shard_rows
+from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, rows_with_images, standings
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
@@ -73,27 +70,26 @@ def build(
     if options.images is not None and not options.images.is_dir():
         raise InputError(f"{options.images}: no such folder of images")
     results = read_results(source)
-    if scorer is not None and results.signature and scorer.signature != results.signature:
+    if scorer is not None and results.signature not in ("", scorer.signature):
         raise ConfigError(
-            f"the file was scored with {results.signature}, but encoder and settings passed are {scorer.signature}; "
-            "pass the same ones, or none"
+            f"the file was scored with {results.signature}, but the encoder passed has {scorer.signature}; "
+            "pass the encoder and settings of the file, or none"
         )
     galleries = choose(results, options.show)
-    wanted = sorted({row for *_, rows in galleries for row in rows})
+    wanted = sorted({row for *_, chosen in galleries for row in chosen})
     rows = rows_with_images(source, options.rows, options.images, wanted)
     if scorer is None and any(row.image is not None for row in rows.values()):
         scorer = default(results.signature)
     explained = {} if scorer is None else _explained(scorer, rows)
-    shown: list[dict[str, Any]] = [
-        {"title": heading, "note": note, "cards": [_card(results, n, rows.get(n), role, explained.get(n)) for n in own]}
-        for heading, note, role, own in galleries
-    ]
+    shown, unseen = list[dict[str, Any]](), list[str]()
+    for title, note, role, chosen in galleries:
+        cards = [_card(results, number, rows.get(number), role, explained.get(number)) for number in chosen]
+        shown.append({"title": title, "note": note, "cards": cards})
+        unseen += [card["note"] for card in cards if not card["images"]]
     items = [item for item in explained.values() if isinstance(item, Explanation)]
     legend = legend_html(items) if items else ""
     put(output, report_page(results, shown, options.title or source.name, legend).encode(), overwrite=options.overwrite)
-    cards = [card for gallery in shown for card in gallery["cards"]]
-    unseen = tuple(card["note"] for card in cards if not card["images"])
-    return ReportSummary(len(results), sum(map(bool, results.errors)), len(items), unseen)
+    return ReportSummary(len(results), sum(map(bool, results.errors)), len(items), tuple(unseen))
 
 
 def choose(results: Results, count: int) -> list[tuple[str, str, Role | None, list[int]]]:
@@ -107,12 +103,12 @@ def choose(results: Results, count: int) -> list[tuple[str, str, Role | None, li
             # Without a map: a word in doubt has no reliable region.
             ("Worst captions", f"lowest {by}", None, worst(results, by, count)),
             ("Most doubtful words", f"{order} {doubtful}", None, worst(results, doubtful, count)),
-            ("Told least about", least, "support", worst(results, "information", count, per_image=True)),
+            ("Least informative captions", least, "support", worst(results, "information", count, per_image=True)),
         ]
     note = "purple: regions that the caption omits, with a cutout of the strongest one"
     return [
         ("Worst captions", "lowest MSD", "penalty", worst(results, "msd", count)),
-        ("Most forgotten", note, "omission", worst(results, "coverage", count, per_image=True)),
+        ("Most omitted regions", note, "omission", worst(results, "coverage", count, per_image=True)),
     ]
 
 
@@ -127,53 +123,6 @@ def worst(results: Results, name: str, count: int, *, per_image: bool = False) -
             first.setdefault(clusters[row], row)
         rows = list(first.values())
     return rows[:count]
-
-
-def rows_with_images(scored: Path, given: Path | None, images: Path | None, wanted: Collection[int]) -> dict[int, Row]:
-    """Return the rows at the `wanted` positions of a scored file, or a folder of score shards, with their images.
-
-    `given` is the file that was scored, or the folder of the shards that were. Empty if no file names any image.
-    """
-    is_table = scored.is_dir() or scored.suffix.lower() == ".parquet"
-    shards = open_scores([str(scored)], Path()) if wanted and is_table else []
-    if not shards or shards[0].facts is None:
-        return {row.index: row for row in scored_rows(scored, given, images, wanted)} if wanted else {}
-    rows, start = dict[int, Row](), 0
-    for shard in shards:
-        own = np.array(sorted(at - start for at in wanted if start <= at < start + shard.rows), dtype=np.int64)
-        if len(own) and shard.facts is not None:
-            texts = zip(shard.texts("key", own), shard.texts("caption", own), strict=True)
-            copy = given / base_name(shard.facts.source) if given and given.is_dir() else given
-            known = dict(zip(own.tolist(), texts, strict=True))
-            read = shard_rows(shard.facts, known, copy=None if copy is None else str(copy), images=images)
-            rows |= {start + position: row for position, row in read.items()}
-        start += shard.rows
-    return rows
-
-
-def scored_rows(
-    scored: Path, given: Path | None, images: Path | None, wanted: Collection[int] | None = None
-) -> Iterator[Row]:
-    """Yield the rows of a scored file with their images, all or those at the `wanted` positions.
-
-    They are read from the file `given`, else from the one that was scored if it has not changed (it has images
-    stored as bytes, and paths relative to it), else from the scores themselves.
-    """
-    run = run_facts(scored)
-    files = [given] if given else [scored] if images else [run.source, scored]
-    for file in filter(None, files):
-        folder = images or (run.images if file == run.source and run.images and run.images.is_dir() else None)
-        try:
-            source = open_rows(file, images=folder, columns=run.columns)
-        except InputError:  # a file whose rows name no image
-            if file == given:
-                raise
-            continue
-        with source:
-            if file == run.source and source.fingerprint != run.fingerprint:
-                continue
-            yield from source.read() if wanted is None else source.read_at(wanted)
-            return
 
 
 def _explained(scorer: "Scorer", rows: Mapping[int, Row]) -> dict[int, Explanation | RowError]:

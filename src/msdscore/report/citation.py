@@ -40,7 +40,7 @@ def sentence(signatures: Sequence[str]) -> str:
     >>> print(sentence(["msd|enc:mine@1|pool:mean|v:0.2.0"])[:64])
     We report MSD-Score~\cite{kan2026msdscore} with the encoder mine
     """
-    signature = next((own for own in signatures if "msd" in own.partition("|")[0]), "")
+    signature = next((text for text in signatures if "msd" in text.partition("|")[0]), "")
     if not signature:
         return ""
     facts, name = facts_of(signature), score_name(signature)

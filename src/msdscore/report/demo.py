@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msdscore.explain.explanation import Explanation, Explanations
+from msdscore.explain.explanation import Explanation, Explanations, encoded
 from msdscore.explain.html import data_uri, summary, whole_page
-from msdscore.explain.look import legend, thumbnail
-from msdscore.explain.save import encoded
+from msdscore.explain.look import legend
+from msdscore.explain.maps import thumbnail
 from msdscore.io.targets import put_all
 from msdscore.samples import sample_image
 
@@ -56,49 +56,44 @@ PHOTOGRAPHS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A photograph with its explained captions."""
-
-    photograph: Photograph
-    explained: Explanations
-
-    @property
-    def ranked(self) -> list[tuple[str, Explanation]]:
-        """Kinds and captions, best first by Soft-MSD: `match` judges every caption by itself, short ones mildly."""
-        pairs = list(zip(KINDS, self.explained, strict=True))
-        return sorted(pairs, key=lambda pair: pair[1].score.soft_msd, reverse=True)
-
-
-def show(scorer: "Scorer") -> list[Shown]:
+def show(scorer: "Scorer") -> list[tuple[Photograph, Explanations]]:
     """Explain all captions of all photographs."""
-    return [Shown(photo, scorer.explain_many(sample_image(photo.name), list(photo.captions))) for photo in PHOTOGRAPHS]
+    return [(photo, scorer.explain_many(sample_image(photo.name), list(photo.captions))) for photo in PHOTOGRAPHS]
 
 
-def write(shown: Sequence[Shown], folder: Path, *, overwrite: bool = False) -> Path:
+def best_first(explained: Explanations) -> list[tuple[str, Explanation]]:
+    """Return kinds and captions of a photograph, best first by Soft-MSD.
+
+    They are not ranked by `match`, which judges every caption by itself and favours short ones.
+    """
+    pairs = list(zip(KINDS, explained, strict=True))
+    return sorted(pairs, key=lambda pair: pair[1].score.soft_msd, reverse=True)
+
+
+def write(shown: Sequence[tuple[Photograph, Explanations]], folder: Path, *, overwrite: bool = False) -> Path:
     """Write the page and one figure per photograph; return the path of the page."""
     target = folder / "index.html"
     files = {target: demo_page(shown).encode()}
-    for entry in shown:
-        good, _, invents, _ = entry.explained.items
-        files[folder / f"{entry.photograph.name}.png"] = encoded((good, invents), "png")
+    for photograph, explained in shown:
+        good, _, invents, _ = explained
+        files[folder / f"{photograph.name}.png"] = encoded((good, invents), "png")
     put_all(files, overwrite=overwrite)
     return target
 
 
-def demo_page(shown: Sequence[Shown]) -> str:
+def demo_page(shown: Sequence[tuple[Photograph, Explanations]]) -> str:
     """Return the whole self-contained page."""
-    items = [item for entry in shown for item in entry.explained]
+    items = [item for _, explained in shown for item in explained]
     sections = [
         {
-            "photograph": entry.photograph,
-            "image": data_uri(thumbnail(entry.explained[0].image, IMAGE_PIXELS)),
+            "photograph": photograph,
+            "image": data_uri(thumbnail(explained[0].image, IMAGE_PIXELS)),
             "rows": [
                 summary(item, items) | {"kind": kind, "best": rank == 0}
-                for rank, (kind, item) in enumerate(entry.ranked)
+                for rank, (kind, item) in enumerate(best_first(explained))
             ],
         }
-        for entry in shown
+        for photograph, explained in shown
     ]
     values = {"title": "msdscore demo", "sections": sections, "legend": legend(items)}
     values["signature"] = items[0].score.signature

@@ -1,7 +1,10 @@
-"""Scored files as columns, and comparisons of their captioners: means with intervals, differences on shared images."""
+"""Scored files: their columns, their rows with images, and comparisons of their captioners.
+
+Captioners are compared by means with intervals, and by differences on shared images.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +17,11 @@ from msdscore.errors import InputError
 from msdscore.forms.columns import COLUMNS, LOGGED, LOWER_IS_BETTER, names, numbers
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.columns import IMAGE_NAMES, ColumnNames, first_of
+from msdscore.io.files import base_name
 from msdscore.io.formats import open_records
+from msdscore.io.rows import Row, open_rows
 from msdscore.io.targets import RUN_NOTES
-from msdscore.select.scores import open_scores
+from msdscore.select.scores import open_scores, shard_rows
 
 Floats = npt.NDArray[np.float64]
 # The two numbers that each form has besides the similarity.
@@ -66,14 +71,7 @@ def read_results(path: Path) -> Results:
     run, files = run_facts(path), [path]
     if path.is_dir():
         files = [shard.path for shard in open_scores([str(path)], path)]  # in order, with one signature
-    rows, columns = list[dict[str, Any]](), dict[str, Any]()
-    for file in files:
-        with ExitStack() as stack:
-            records = open_records(file, format=None, until=stack)
-            shard = {"shard": file.stem} if path.is_dir() else {}
-            rows += [record.values | shard for record in records.read()]
-        columns |= dict.fromkeys(records.columns or ())
-    names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+    rows, names = _read_rows(files, name_shards=path.is_dir())
     if "msd" not in names or not any(set(parts) <= set(names) for parts in (EVIDENCE, PAPER)):
         expected = f"msd, and {' and '.join(EVIDENCE)} or {' and '.join(PAPER)}"
         raise InputError(
@@ -93,6 +91,18 @@ def read_results(path: Path) -> Results:
         numbers=_numbers(rows, names),
         others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
     )
+
+
+def _read_rows(files: Sequence[Path], *, name_shards: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows of all files, with `name_shards` also the name of the file of each, and their columns."""
+    rows, columns = list[dict[str, Any]](), dict[str, None]()
+    for file in files:
+        with ExitStack() as stack:
+            records = open_records(file, format=None, until=stack)
+            shard = {"shard": file.stem} if name_shards else {}
+            rows += [record.values | shard for record in records.read()]
+        columns |= dict.fromkeys(records.columns or ())
+    return rows, list(columns | dict.fromkeys(name for row in rows for name in row))
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], present: Sequence[str]) -> dict[str, Floats]:
@@ -175,6 +185,53 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
+def rows_with_images(scored: Path, given: Path | None, images: Path | None, wanted: Collection[int]) -> dict[int, Row]:
+    """Return the rows at the `wanted` positions of a scored file, or a folder of score shards, with their images.
+
+    `given` is the file that was scored, or the folder of the shards that were. Empty if no file names any image.
+    """
+    is_table = scored.is_dir() or scored.suffix.lower() == ".parquet"
+    shards = open_scores([str(scored)], Path()) if wanted and is_table else []
+    if not shards or shards[0].facts is None:
+        return {row.index: row for row in scored_rows(scored, given, images, wanted)} if wanted else {}
+    rows, start = dict[int, Row](), 0
+    for shard in shards:
+        positions = np.array(sorted(at - start for at in wanted if start <= at < start + shard.rows), dtype=np.int64)
+        if len(positions) and shard.facts is not None:
+            texts = zip(shard.texts("key", positions), shard.texts("caption", positions), strict=True)
+            known = dict(zip(positions.tolist(), texts, strict=True))
+            copy = given / base_name(shard.facts.source) if given and given.is_dir() else given
+            read = shard_rows(shard.facts, known, copy=None if copy is None else str(copy), images=images)
+            rows |= {start + position: row for position, row in read.items()}
+        start += shard.rows
+    return rows
+
+
+def scored_rows(
+    scored: Path, given: Path | None, images: Path | None, wanted: Collection[int] | None = None
+) -> Iterator[Row]:
+    """Yield the rows of a scored file with their images, all or those at the `wanted` positions.
+
+    They are read from the file `given`, else from the one that was scored if it has not changed (it has images
+    stored as bytes, and paths relative to it), else from the scores themselves.
+    """
+    run = run_facts(scored)
+    files = [given] if given else [scored] if images else [run.source, scored]
+    for file in filter(None, files):
+        folder = images or (run.images if file == run.source and run.images and run.images.is_dir() else None)
+        try:
+            source = open_rows(file, images=folder, columns=run.columns)
+        except InputError:  # a file whose rows name no image
+            if file == given:
+                raise
+            continue
+        with source:
+            if file == run.source and source.fingerprint != run.fingerprint:
+                continue
+            yield from source.read() if wanted is None else source.read_at(wanted)
+            return
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Result of one captioner in one metric; `behind` is its difference to the best on their `shared` images."""
@@ -193,22 +250,19 @@ def standings(results: Results, metric: str) -> list[Standing]:
     systems, images, values = np.array(results.systems), np.array(results.images), results.numbers[metric]
     clusters, good = np.array(results.clusters), ~np.isnan(values)
     rows = {name: good & (systems == name) for name in sorted(set(results.systems))}
-    rows = {name: own for name, own in rows.items() if own.any()}
-    means = {name: bootstrap_mean(values[own], clusters=clusters[own], how=HOW) for name, own in rows.items()}
+    rows = {name: chosen for name, chosen in rows.items() if chosen.any()}
+    means = {name: bootstrap_mean(values[chosen], clusters=clusters[chosen], how=HOW) for name, chosen in rows.items()}
     order = sorted(means, key=lambda name: means[name].value if metric in LOWER_IS_BETTER else -means[name].value)
-    by_image = {name: _by_image(values, rows[name], images) for name in order}
+    by_image: dict[str, dict[str, float]] = {}  # the mean of each image
+    for name in order:
+        labels, codes = np.unique(images[rows[name]], return_inverse=True)
+        sums, sizes = np.bincount(codes, weights=values[rows[name]]), np.bincount(codes)
+        by_image[name] = dict(zip(labels.tolist(), (sums / sizes).tolist(), strict=True))
     standing = []
     for name in order:
-        own, first = by_image[name], by_image[order[0]]
-        shared = [image for image in own if image and image in first]
-        gaps = [own[image] - first[image] for image in shared] if name != order[0] else []
+        scores, best = by_image[name], by_image[order[0]]
+        shared = [image for image in scores if image and image in best]
+        gaps = [scores[image] - best[image] for image in shared] if name != order[0] else []
         behind = bootstrap_mean(gaps, how=HOW) if gaps else None
         standing.append(Standing(name, int(rows[name].sum()), means[name], behind, len(shared)))
     return standing
-
-
-def _by_image(values: Floats, chosen: npt.NDArray[np.bool_], images: npt.NDArray[np.str_]) -> dict[str, float]:
-    """Return the mean score of a captioner for each image."""
-    names, codes = np.unique(images[chosen], return_inverse=True)
-    sums, sizes = np.bincount(codes, weights=values[chosen]), np.bincount(codes)
-    return dict(zip(names.tolist(), (sums / sizes).tolist(), strict=True))

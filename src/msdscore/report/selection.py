@@ -7,15 +7,13 @@ import numpy as np
 
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.look import thumbnail
+from msdscore.explain.maps import thumbnail
 from msdscore.forms.columns import LOWER_IS_BETTER
 from msdscore.io.images import open_image
-from msdscore.report.build import rows_with_images
-from msdscore.select.rule import Rule
+from msdscore.report.results import rows_with_images
+from msdscore.select.rule import BINS, Histogram, Rule
 from msdscore.select.run import Selected
-from msdscore.select.scores import ScoreFile
-from msdscore.select.sources import shard_rows
-from msdscore.select.survey import BINS, Histogram
+from msdscore.select.scores import ScoreFile, shard_rows
 
 _THUMB_PIXELS = 200
 _WIDTH, _HEIGHT = 360, 110
@@ -79,10 +77,10 @@ def _images(examples: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
     """Return the thumbnail of each row, or a note why it has none, by row number."""
     images: dict[int, dict[str, str]] = {}
     for name in dict.fromkeys(example["file"].name for example in examples):
-        own = {example["position"]: example for example in examples if example["file"].name == name}
-        file: ScoreFile = next(iter(own.values()))["file"]
-        known = {at: (str(row.get(file.key_name)), row.get("caption")) for at, row in own.items()}
-        rows = rows_with_images(Path(name), None, None, own) if file.facts is None else shard_rows(file.facts, known)
+        chosen = {example["position"]: example for example in examples if example["file"].name == name}
+        file: ScoreFile = next(iter(chosen.values()))["file"]
+        known = {at: (str(row.get(file.key_name)), row.get("caption")) for at, row in chosen.items()}
+        rows = rows_with_images(Path(name), None, None, chosen) if file.facts is None else shard_rows(file.facts, known)
         for position, row in rows.items():
             shown = {"note": row.error or ""}
             try:
@@ -90,5 +88,5 @@ def _images(examples: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
                     shown = {"image": data_uri(thumbnail(open_image(row.image), _THUMB_PIXELS))}
             except RowError as error:
                 shown = {"note": str(error)}
-            images[own[position]["row"]] = shown
+            images[chosen[position]["row"]] = shown
     return images

@@ -18,8 +18,7 @@ from msdscore.io.shards import SIGNATURE_KEY
 from msdscore.io.sheets import ParquetTable
 from msdscore.io.tar import CAPTION_LISTS, sample_key
 from msdscore.run.rows import renamed
-from msdscore.select.scores import Positions, ScoreFile, parquet_rows
-from msdscore.select.sources import rows_at
+from msdscore.select.scores import Positions, ScoreFile, parquet_rows, rows_at
 
 _COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain images
 _GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file
@@ -55,11 +54,11 @@ def copy_rows(file: ScoreFile, source: Path, rows: Positions, out: IO[bytes]) ->
     start, waiting = 0, list[pa.Table]()
     with pq.ParquetWriter(out, written, compression="zstd") as writer:
         for batch in parquet_rows(source, wanted, batch_rows=_COPIED_ROWS):
-            own = [
+            columns = [
                 changed[name].slice(start, len(batch)) if name in changed else batch.column(name)
                 for name in schema.names
             ]
-            waiting.append(pa.table([*own, *scores.slice(start, len(batch)).columns], schema=written))
+            waiting.append(pa.table([*columns, *scores.slice(start, len(batch)).columns], schema=written))
             start += len(batch)
             if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
                 writer.write_table(pa.concat_tables(waiting))
@@ -159,11 +158,11 @@ def copy_samples(file: ScoreFile, tar: Path, rows: Positions, out: IO[bytes]) ->
             by_offset.setdefault(row.source.offset, []).append(row)
     with tarfile.open(tar, "r:") as given, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as written:
         for sample in _samples(given):
-            own = next((by_offset[member.offset_data] for member in sample if member.offset_data in by_offset), None)
-            for member in sample if own is not None else ():
+            selected = [by_offset[member.offset_data] for member in sample if member.offset_data in by_offset]
+            for member in sample if selected else ():
                 content = given.extractfile(member)
-                if own and content is not None and member.name.lower().endswith(".json"):
-                    data = _selected_captions(content.read(), own)
+                if content is not None and member.name.lower().endswith(".json"):
+                    data = _selected_captions(content.read(), selected[0])
                     member.size, content = len(data), BytesIO(data)
                     member.pax_headers = {name: text for name, text in member.pax_headers.items() if name != "size"}
                 written.addfile(member, content)

@@ -1,6 +1,7 @@
 """Selection rules: rows within bounds, and of these the best by one column, overall or per group.
 
-DuckDB sorts and groups, and spills to disk when memory is full.
+DuckDB sorts and groups, and spills to disk when memory is full. A survey of a selection has histograms, rows on both
+sides of the threshold, and the agreement with a selection by cosine.
 """
 
 import math
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from msdscore import threads
 from msdscore.errors import ConfigError, RunError, require, shortened, unknown_name
-from msdscore.forms.columns import LOWER_IS_BETTER
+from msdscore.forms.columns import LOWER_IS_BETTER, SHOWN
 from msdscore.io.arrow import pa
 from msdscore.select.scores import Positions, ScoreFile
 
@@ -22,7 +24,9 @@ duckdb = require("duckdb", extra="select")
 
 COSINE = "similarity"
 FILE = 1 << 32  # more than the rows of any file
-
+BINS = 60  # of a histogram
+_SAMPLED = 50_000  # evenly spaced rows for ranges and rank correlation
+_OUTSIDE = 0.001  # share on each side that is clipped to the last bin
 _SCORE = "msd"  # the number that every scored row has
 _MEMORY = "512MB"
 _THREADS = 4
@@ -85,7 +89,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.keep is None and not self.minima and not self.maxima:
-            raise ConfigError("no rule; pass --keep 0.3, --min match=0.7 or --max support=2")
+            raise ConfigError("expected a rule, got none; pass --keep 0.3, --min match=0.7 or --max support=2")
         for name, value in (*self.minima, *self.maxima):
             if math.isnan(value):
                 raise ConfigError(f"a bound must be a number, got nan for {name}")
@@ -243,3 +247,110 @@ def _reject_unknown(table: ScoreTable, rule: Rule) -> None:
         raise ConfigError(
             f"no row has a value in column {unknown[0]}; match and information need a bank (msdscore bank)"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Row counts by the value of one column, in equal bins from `low` to `high`; the outer bins include outliers."""
+
+    name: str
+    low: float
+    high: float
+    kept: npt.NDArray[np.int64]
+    dropped: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Overlap with a selection of `kept` rows by plain cosine; `shared` rows are in both.
+
+    `expected` is the overlap expected by chance. `correlation` is Spearman's, of the two rankings.
+    """
+
+    kept: int
+    shared: int
+    expected: float
+    correlation: float | None
+
+    @property
+    def share(self) -> float:
+        """The share of selected rows that cosine selects as well."""
+        return self.shared / self.kept if self.kept else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The whole survey; `examples` are rows by category, with their `file` and the `position` in it."""
+
+    histograms: tuple[Histogram, ...]
+    agreement: Agreement | None
+    examples: dict[str, list[dict[str, Any]]]
+
+
+def survey(table: ScoreTable, rule: Rule, kept: int, show: int) -> Survey:
+    """Survey a selection of `kept` rows, with `show` example rows of each kind."""
+    shared = set.intersection(*(set(file.schema.names) for file in table.files))
+    names = [name for name in dict.fromkeys([*rule.numbers, *SHOWN, "length"]) if name in shared]
+    names = [name for name in names if holds_numbers(table, name)]
+    step = max(1, table.rows // _SAMPLED)
+    columns = ", ".join(f"{number(name)} AS {quoted(name)}" for name in names)
+    sampled = table.ask(f"SELECT {columns} FROM scores WHERE row % {FILE} % {step} = 0 ORDER BY row").fetchnumpy()
+    sample = {name: np.ma.filled(np.ma.asarray(sampled[name], dtype=np.float64), np.nan) for name in names}
+    histograms = [_histogram(table, name, values) for name, values in sample.items() if not np.isnan(values).all()]
+    order, cosine = f"{number(rule.by)}{' * -1' if rule.by in LOWER_IS_BETTER else ''}", number(COSINE)
+    agreement = None
+    # The condition and the order of the rows of each kind.
+    kinds = {
+        "last kept": ("kept.row IS NOT NULL", order),
+        "first dropped": (f"kept.row IS NULL AND {rule.valid}", f"-1 * {order}"),
+    }
+    if rule.by != COSINE and COSINE in shared:
+        # As many rows by similarity only, per group if the rule has groups.
+        grouped = rule.keep is not None and rule.per is not None
+        alone = Rule(by=COSINE, keep=rule.keep, per=rule.per) if grouped else Rule(by=COSINE, keep=Quota(count=kept))
+        chosen = choose(table, alone, into="cosine")[1]
+        both = table.count("kept SEMI JOIN cosine USING (row)")
+        correlation = _correlation(table, order, cosine, step)
+        agreement = Agreement(kept, both, chosen / max(table.rows, 1), correlation)
+        kinds["kept here, dropped by cosine"] = ("kept.row IS NOT NULL AND cosine.row IS NULL", cosine)
+        kinds["dropped here, kept by cosine"] = ("kept.row IS NULL AND cosine.row IS NOT NULL", f"-1 * {cosine}")
+    joined = "scores LEFT JOIN kept ON kept.row = scores.row"
+    joined += "" if agreement is None else " LEFT JOIN cosine ON cosine.row = scores.row"
+    examples = {kind: _examples(table, joined, condition, by, show) for kind, (condition, by) in kinds.items()}
+    return Survey(tuple(histograms), agreement, examples)
+
+
+def _examples(table: ScoreTable, joined: str, condition: str, order: str, show: int) -> list[dict[str, Any]]:
+    """Return the first rows of an order that fulfil a condition, with their `file` and the `position` in it."""
+    answer = table.ask(
+        f"SELECT scores.* FROM {joined} WHERE {condition} AND NOT isnan({order}) "
+        f"ORDER BY {order}, scores.row LIMIT {show}"
+    )
+    names = [column[0] for column in answer.description]
+    rows = [dict(zip(names, values, strict=True)) for values in answer.fetchall()]
+    return [row | {"file": table.files[row["row"] // FILE], "position": row["row"] % FILE} for row in rows]
+
+
+def _histogram(table: ScoreTable, name: str, values: npt.NDArray[np.float64]) -> Histogram:
+    finite = values[np.isfinite(values)]
+    low, high = np.quantile(finite, [_OUTSIDE, 1 - _OUTSIDE]) if len(finite) else (0.0, 1.0)
+    high = high if high > low else low + 1.0
+    position = f"({number(name)} - {literal(float(low))}) / {literal(float(high - low))} * {BINS}"
+    counted = table.ask(
+        f"SELECT kept.row IS NOT NULL, least(greatest(floor({position}), 0), {BINS - 1})::INT AS bin, count(*) FROM "
+        f"scores LEFT JOIN kept ON kept.row = scores.row WHERE isfinite({number(name)}) GROUP BY ALL"
+    ).fetchall()
+    kept, dropped = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
+    for is_kept, index, count in counted:
+        (kept if is_kept else dropped)[index] = count
+    return Histogram(name, float(low), float(high), kept, dropped)
+
+
+def _correlation(table: ScoreTable, first: str, second: str, step: int) -> float | None:
+    """Spearman's correlation of two columns over the sampled rows; None if one of the two is constant."""
+    # Equal values share the mean of their ranks.
+    ranks = [f"rank() OVER (ORDER BY {name}) + count(*) OVER (PARTITION BY {name}) / 2" for name in ("a", "b")]
+    sampled = f"SELECT {first} AS a, {second} AS b FROM scores WHERE row % {FILE} % {step} = 0"
+    whole = f"SELECT * FROM ({sampled}) WHERE NOT isnan(a) AND NOT isnan(b)"
+    (value,) = table.ask(f"SELECT corr(x, y) FROM (SELECT {ranks[0]} AS x, {ranks[1]} AS y FROM ({whole}))").fetchone()
+    return None if value is None or np.isnan(value) else float(value)

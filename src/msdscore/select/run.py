@@ -25,10 +25,8 @@ from msdscore.io.shards import SIGNATURE_KEY
 from msdscore.io.tar import SHARED_KEY
 from msdscore.io.targets import REMEDY, check_target, is_standard_output, with_images
 from msdscore.select.copies import copy_rows, copy_samples, write_sample_scores
-from msdscore.select.rule import Rule, ScoreTable, choose, quoted
-from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows
-from msdscore.select.sources import scored_source
-from msdscore.select.survey import Survey, survey
+from msdscore.select.rule import Rule, ScoreTable, Survey, choose, quoted, survey
+from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows, scored_source
 
 SUFFIXES = (".npy", ".txt", ".parquet")
 SOURCE_FILE = "source_file"  # column of the file that was scored, as it was named
@@ -229,7 +227,7 @@ def _write_rows(table: ScoreTable, file: IO[bytes], progress: Progress) -> int:
 def _write_shards(table: ScoreTable, folder: str, rule: Rule, *, overwrite: bool, progress: Progress) -> None:
     """Write a new shard for each scored tar or Parquet file; finished ones of the same selection stay."""
     names = _shard_names(table.files, folder)
-    _claim(folder, names, table, rule, overwrite=overwrite)
+    _claim(folder, names, _notes(names, table, rule), overwrite=overwrite)
     for number, file in enumerate(table.files):
         target = stores.join(folder, names[number])
         if not stores.exists(target):
@@ -284,8 +282,8 @@ def _parent(name: str) -> str:
     return split_query(name)[0].rpartition("/")[0] if is_address(name) else str(Path(name).resolve().parent)
 
 
-def _claim(folder: str, names: list[str], table: ScoreTable, rule: Rule, *, overwrite: bool) -> None:
-    """Write to the folder which selection its shards are of; raise for those of another one, or remove them."""
+def _notes(names: list[str], table: ScoreTable, rule: Rule) -> bytes:
+    """Return the rule and the scores of a selection as JSON: equal for equal selections."""
     digest = blake2b(digest_size=16)
     for file in table.files:
         digest.update(f"{file.name}\n{file.rows}\n{file.signature}\n".encode("utf-8", "surrogatepass"))
@@ -298,7 +296,11 @@ def _claim(folder: str, names: list[str], table: ScoreTable, rule: Rule, *, over
         "scores": digest.hexdigest(),
         "shards": sorted(names),
     }
-    content = (json.dumps(selection, ensure_ascii=False, indent=1) + "\n").encode()
+    return (json.dumps(selection, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _claim(folder: str, names: list[str], content: bytes, *, overwrite: bool) -> None:
+    """Write the notes of a selection to its folder; raise if it has shards of another one, or remove them."""
     notes, before = stores.join(folder, NOTES), b""
     if stores.exists(notes):
         with stores.reading(notes) as file:

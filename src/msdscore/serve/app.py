@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msdscore.core.evidence import ZERO
 from msdscore.errors import MissingExtraError, RowError, require
-from msdscore.explain.explanation import Explanations
-from msdscore.explain.presentation import presentation_of
-from msdscore.explain.save import encoded
+from msdscore.explain.explanation import Explanations, encoded
+from msdscore.explain.look import PRESENTATIONS
 from msdscore.forms import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores, why_missing
@@ -67,7 +66,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
     app.state.service = service
     _add_api(app, service)
     _add_probes(app, service, scorer=scorer_code(spec))
-    add_page(app, service.signature, settings, presentation_of(pipeline.form))
+    add_page(app, service.signature, settings, PRESENTATIONS[pipeline.form.group])
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
@@ -240,7 +239,7 @@ async def _images(request: "Request", service: Service) -> dict[str, str]:
     file, _ = await read_form(request, "image", service.settings)
     if file is None:
         raise RequestError(422, "expected a file named image")
-    return {"image": await service.images.add(file[1])}
+    return {"image": await service.images.add(file)}
 
 
 def _flag(request: "Request", name: str) -> bool:

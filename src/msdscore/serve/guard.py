@@ -110,16 +110,13 @@ def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str])
     name, allowed = hostname(host), {name.lower() for name in settings.allow_hosts}
     if is_loopback(settings.host) and not (is_loopback(name) or name in allowed):
         # DNS rebinding: another site can resolve its host name to this machine, and then sends that name.
-        raise RequestError(403, "expected a request to localhost by that name; for a proxy start with --allow-host")
+        raise RequestError(403, "expected localhost in the Host header; behind a proxy, start with --allow-host NAME")
     # Pages may call the host that they came from, or an allowed proxy. A proxy may drop its port from the Host header,
     # so an allowed name is accepted with any port.
-    site = (
-        None
-        if origin is None or origin.lower() in {name.lower() for name in settings.allow_origins}
-        else origin.partition("://")[2]
-    )
-    if site is not None and site != host and hostname(site) not in allowed:
-        raise RequestError(403, "requests from pages of other sites are not answered; start with --allow-origin")
+    if origin is not None and origin.lower() not in {name.lower() for name in settings.allow_origins}:
+        site = origin.partition("://")[2]
+        if site != host and hostname(site) not in allowed:
+            raise RequestError(403, "requests from pages of other sites are rejected; start with --allow-origin ORIGIN")
     if settings.token is None or path in OPEN_PATHS or PAGE_PATHS.match(path):
         return
     scheme, _, token = headers.get("authorization", "").partition(" ")

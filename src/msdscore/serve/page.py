@@ -13,8 +13,8 @@ import numpy as np
 from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICTS, ZERO
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.look import DARK, TITLES, WHITE, Map, css, ink, maps_of, spans, waterfall, word_limit
-from msdscore.explain.presentation import Presentation, Role
+from msdscore.explain.look import DARK, Presentation, Role, css, page_colours, spans, waterfall, word_limit
+from msdscore.explain.maps import TITLES, Map, maps_of
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
 from msdscore.io.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
@@ -80,10 +80,7 @@ def _look(signature: str, settings: ServeSettings, presentation: Presentation) -
         "withholding": sorted(WITHHOLDING),
     }
     key = [
-        (
-            text.partition(",")[0].partition(" (")[0],
-            *(draw(role, strength, paper) for paper in (WHITE, DARK) for draw in (css, ink)),
-        )
+        (text.partition(",")[0].partition(" (")[0], *page_colours(role, strength))
         for text, role, strength in presentation.legend(1.0, ZERO)
     ]
     about = {"key": key, "signature": signature, "version": __version__, "limits": limits, "links": _project_links()}
@@ -111,8 +108,6 @@ class Parts:
 _MAP_KEYS = frozenset({"map", "tokens", "image", "boxes", "support_map", "penalty_map", "omission_map"})
 _WORD_KEYS = frozenset({"words", "doubtful", "least_supported", "missing", "suggestions", "phrases"})
 _BRIEF_WORD = ("text", "start", "end", "p_value", "probability", "judged", "reason", "finding", "gap")
-
-
 _DOUBTFUL_WORD = ("text", "start", "end", "finding", "p_value", "probability")
 
 
@@ -144,29 +139,27 @@ def _document(item: Explanation, parts: Parts, limit: float, maps: dict[Role, Ma
         {name: word[name] for name in _DOUBTFUL_WORD} for word in document["words"] if word.get("finding")
     ]
     document["score"] = {"match": None, "verdict": None} | document["score"]
+    if "maps" not in parts.fields and "words" in parts.fields:
+        document["words"] = [_brief_word(word) for word in document["words"]]
+        document["doubtful"] = [_rounded(word) for word in document["doubtful"]]
+        document["score"] = _rounded(document["score"])
     left_out = frozenset() if "maps" in parts.fields else _MAP_KEYS | {"signature", "phrases", "least_supported"}
     left_out |= frozenset() if "words" in parts.fields else _WORD_KEYS
     document = {name: value for name, value in document.items() if name not in left_out}
-    if "words" in document and "maps" not in parts.fields:
-        document["words"] = [
-            {name: _brief(word[name]) for name in _BRIEF_WORD if word.get(name) is not None}
-            for word in map(_without_reason, document["words"])
-        ]
-        document["doubtful"] = [{name: _brief(value) for name, value in word.items()} for word in document["doubtful"]]
-        document["score"] = {name: _brief(value) for name, value in document["score"].items()}
     if "look" in parts.fields:
         document["look"] = _look_of(item, limit, maps)
     return document
 
 
-def _without_reason(word: dict[str, Any]) -> dict[str, Any]:
-    """Drop why a word is not judged if it is not a content word, which is the same for all of them."""
-    return word if word["content"] else {name: value for name, value in word.items() if name != "reason"}
+def _brief_word(word: dict[str, Any]) -> dict[str, Any]:
+    """Return the short form of a word; all words that are not content words are unjudged for the same reason."""
+    names = [name for name in _BRIEF_WORD if word["content"] or name != "reason"]
+    return _rounded({name: word[name] for name in names if word.get(name) is not None})
 
 
-def _brief(value: Any) -> Any:
-    """Round a number to six significant digits."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    """Round the numbers among some values to six significant digits."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _look_of(item: Explanation, limit: float, maps: dict[Role, Map] | None) -> dict[str, Any]:

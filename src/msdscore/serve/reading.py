@@ -98,7 +98,7 @@ async def read_items(request: "Request", settings: ServeSettings, stored: Stored
         if file is None or not captions:
             raise RequestError(422, "expected a file named image and at least one field named caption")
         check_captions(captions, settings)
-        return [RequestItem(file[1], tuple(captions), references=_references(fields.get("reference", ()), settings))]
+        return [RequestItem(file, tuple(captions), references=_references(fields.get("reference", ()), settings))]
     # In a thread: the event loop answers others while a large body is read.
     return await asyncio.to_thread(_read_items, await request.body(), settings, stored)
 
@@ -135,22 +135,17 @@ def _read_completions(content: bytes, settings: ServeSettings, stored: Stored) -
     given = _parse(content)
     _check_shape(given, RewardRequest.model_fields, settings)
     body = validate(RewardRequest, given)
-    texts, count = [text or "" for text in body.completions], len(body.images)
-    if body.image_of is None and len(texts) != count:
-        raise RequestError(422, f"expected one image per completion or `image_of`, got {count} for {len(texts)}")
-    image_of = list(range(len(texts))) if body.image_of is None else body.image_of
-    if len(image_of) != len(texts):
-        raise RequestError(422, f"expected one image_of per completion, got {len(image_of)} for {len(texts)}")
-    if max(image_of) >= count:
-        raise RequestError(422, f"image_of refers to image {max(image_of)}, expected an index below {count}")
+    image_of = _image_of(body)
     by = body.by or ("msd" if body.references is None else "ref_msd")
-    references: list[tuple[str, ...]] = [()] * count
+    references: list[tuple[str, ...]] = [()] * len(body.images)
     if by == "ref_msd":
         if body.references is None:
             raise RequestError(422, "by: ref_msd needs references, a list of human captions per image")
         references = [_references(texts, settings) for texts in body.references]
-        if len(references) != count:
-            raise RequestError(422, f"expected one list of references per image, got {len(references)} for {count}")
+        if len(references) != len(body.images):
+            lengths = f"{len(references)} for {len(body.images)}"
+            raise RequestError(422, f"expected one list of references per image, got {lengths}")
+    texts = [text or "" for text in body.completions]
     reasons = [_too_long([text], settings) for text in texts]
     completions: dict[int, list[int]] = {}
     for number, image in enumerate(image_of):
@@ -167,41 +162,37 @@ def _read_completions(content: bytes, settings: ServeSettings, stored: Stored) -
     return RewardItems(by, body.guard, items, list(completions.values()), reasons)
 
 
+def _image_of(body: RewardRequest) -> list[int]:
+    """Return the index of the image of each completion."""
+    images, completions = len(body.images), len(body.completions)
+    if body.image_of is None:
+        if completions != images:
+            raise RequestError(422, f"expected one image per completion or `image_of`, got {images} for {completions}")
+        return list(range(completions))
+    given = len(body.image_of)
+    if given != completions:
+        raise RequestError(422, f"expected one entry of image_of per completion, got {given} for {completions}")
+    if max(body.image_of) >= images:
+        raise RequestError(422, f"image_of refers to image {max(body.image_of)}, expected an index below {images}")
+    return body.image_of
+
+
 async def read_form(
     request: "Request", name: str, settings: ServeSettings, *, fields: Sequence[str] = ()
-) -> tuple[tuple[str, bytes] | None, dict[str, list[str]]]:
-    """Read a multipart body in memory: name and content of the file field, if any, and the text fields.
+) -> tuple[bytes | None, dict[str, list[str]]]:
+    """Read a multipart body in memory: the content of the file field, if any, and the text fields.
 
     Raises for a field that is neither `name` nor one of `fields`.
     """
     from starlette.datastructures import UploadFile
-    from starlette.formparsers import MultiPartException, MultiPartParser
+    from starlette.formparsers import MultiPartException
 
     _content_type(request, FORM)
     charset = request.headers["content-type"].lower().partition("charset=")[2].strip(' "')
     if charset and not charset.startswith("utf-8"):
         raise RequestError(415, "expected multipart/form-data in UTF-8")
     most_fields = 2 * settings.max_captions + 8  # captions, references, and others
-
-    class Parser(MultiPartParser):
-        ended = False  # the closing boundary was read
-
-        def on_part_end(self) -> None:
-            if self._current_part.file is None:
-                try:  # Starlette would read other text as Latin-1
-                    bytes(self._current_part.data).decode()
-                except UnicodeDecodeError as error:
-                    raise MultiPartException("a text field is not valid UTF-8") from error
-            super().on_part_end()
-
-        def on_end(self) -> None:
-            super().on_end()
-            self.ended = True
-
-    most = {"max_files": 1, "max_fields": most_fields, "max_part_size": settings.max_body}
-    parser = Parser(request.headers, request.stream(), **most)
-    # Starlette would write larger files to disk; the body is within its limit, and no image leaves memory.
-    parser.spool_max_size = settings.max_body + 1
+    parser = _form_parser(request, most_fields, settings.max_body)
     try:
         form = await parser.parse()
     except MultiPartException as error:
@@ -219,9 +210,35 @@ async def read_form(
         for key, value in form.multi_items():
             if isinstance(value, str):
                 texts.setdefault(key, []).append(value)
-        return ((file.filename or "", await file.read()) if isinstance(file, UploadFile) else None), texts
+        return (await file.read() if isinstance(file, UploadFile) else None), texts
     finally:
         await form.close()
+
+
+def _form_parser(request: "Request", most_fields: int, max_body: int) -> Any:
+    """Return a parser of Starlette that only accepts UTF-8, notes the closing boundary, and never writes to disk."""
+    from starlette.formparsers import MultiPartException, MultiPartParser
+
+    class Parser(MultiPartParser):
+        ended = False  # the closing boundary was read
+
+        def on_part_end(self) -> None:
+            if self._current_part.file is None:
+                try:  # Starlette would read other text as Latin-1
+                    bytes(self._current_part.data).decode()
+                except UnicodeDecodeError as error:
+                    raise MultiPartException("a text field is not valid UTF-8") from error
+            super().on_part_end()
+
+        def on_end(self) -> None:
+            super().on_end()
+            self.ended = True
+
+    most = {"max_files": 1, "max_fields": most_fields, "max_part_size": max_body}
+    parser = Parser(request.headers, request.stream(), **most)
+    # Starlette would write larger files to disk; the body is within its limit, and no image leaves memory.
+    parser.spool_max_size = max_body + 1
+    return parser
 
 
 def decode_image(text: str) -> bytes:
@@ -383,7 +400,7 @@ def _check_shape(body: Any, known: Collection[str], settings: ServeSettings, *, 
         "images": (settings.max_items, "images per request"),
         "captions": (settings.max_captions, "captions per image"),
         "completions": (settings.max_items * settings.max_captions, "completions"),
-        "image_of": (settings.max_items * settings.max_captions, "image_of"),
+        "image_of": (settings.max_items * settings.max_captions, "entries of image_of"),
     }
     for name, (most, noun) in limits.items():
         if isinstance(values := body.get(name), list) and len(values) > most:

@@ -19,8 +19,8 @@ from msdscore import threads
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanation, Explanations, embed_image, explain_embedded
-from msdscore.explain.look import thumbnail
-from msdscore.explain.presentation import LIKELY_WRONG, finding
+from msdscore.explain.look import LIKELY_WRONG, finding
+from msdscore.explain.maps import thumbnail
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline

@@ -15,7 +15,8 @@ from msdscore.errors import ConfigError, require
 from msdscore.explain.explanation import Explanation, explain
 from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
 from msdscore.explain.html import words_html
-from msdscore.explain.look import thumbnail, word_limit
+from msdscore.explain.look import word_limit
+from msdscore.explain.maps import thumbnail
 from msdscore.forms.columns import LOGGED
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import ImageSource

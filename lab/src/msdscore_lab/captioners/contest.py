@@ -16,8 +16,7 @@ from msdscore.forms.registry import facts_of
 from msdscore.intervals import Floats, Ints
 from msdscore.io.files import TarImage, absolute_path, source_key
 from msdscore.io.images import read_source
-from msdscore.report.build import scored_rows
-from msdscore.report.results import Results, read_results
+from msdscore.report.results import Results, read_results, scored_rows
 
 
 @dataclass(frozen=True, slots=True)

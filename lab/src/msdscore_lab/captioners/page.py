@@ -10,12 +10,12 @@ import numpy as np
 
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.look import thumbnail
+from msdscore.explain.maps import thumbnail
 from msdscore.forms.registry import heading
 from msdscore.intervals import Interval
 from msdscore.io.images import open_image
-from msdscore.report.build import THUMB_PIXELS, rows_with_images
-from msdscore.report.results import EVIDENCE, PAPER
+from msdscore.report.build import THUMB_PIXELS
+from msdscore.report.results import EVIDENCE, PAPER, rows_with_images
 from msdscore_lab.captioners.contest import Contest
 from msdscore_lab.captioners.ranking import (
     RANKED_BY,

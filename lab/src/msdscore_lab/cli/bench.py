@@ -96,7 +96,7 @@ def bench(
     """
     from functools import cache, partial
 
-    from msdscore.explain.save import FIGURES
+    from msdscore.explain.figure import FIGURES
     from msdscore.io.targets import check_folder, check_target, put
     from msdscore_lab.benchmarks.results.grids import screen_grids
     from msdscore_lab.benchmarks.results.result import to_json

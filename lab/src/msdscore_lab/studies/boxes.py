@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from msdscore.errors import InputError
-from msdscore.explain.maps import SURE, MapTerms, centre, region, sharpened
-from msdscore.explain.terms import terms_of
+from msdscore.explain.maps import SURE, MapTerms, centre, region, sharpened, terms_of
 from msdscore.forms.base import Unit
 from msdscore.intervals import Floats, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
@@ -89,7 +88,7 @@ def _measure(pipeline: Pipeline, entry: CaptionedImage, boxed: Boxes, names: Map
             for unit, cover in zip(unit_of_class.values(), covers, strict=True)
         ]
         if covers:
-            caption_maps = {name: project(terms).support for name, project in PROJECTIONS.items()}
+            caption_maps = {name: project(terms)[0] for name, project in PROJECTIONS.items()}
             levels.append(("caption", caption_maps, np.max(covers, axis=0)))
         for level, maps, cover in levels:
             baselines = {"even": np.ones(rows * columns), "centre": centre(rows, columns)}

@@ -20,9 +20,9 @@ from PIL import Image
 from msdscore.core.arrays import from_numpy, to_numpy
 from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
+from msdscore.explain.explanation import image_of
 from msdscore.explain.maps import PROJECTIONS as SHOWN
-from msdscore.explain.maps import MapTerms, Regions, both_ways, carried
-from msdscore.explain.terms import image_of, terms_of
+from msdscore.explain.maps import MapTerms, Regions, both_ways, carried, terms_of
 from msdscore.forms.base import Measurement
 from msdscore.intervals import Floats, Ints, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
@@ -63,8 +63,8 @@ class MeasuredPairs:
 
     def ranking(self, caption: int) -> Patches:
         """Return the patches of a caption's image, the most important ones of its map first."""
-        regions = self.regions[caption]
-        return np.argsort(-(regions.support if caption % 2 == 0 else regions.penalty), kind="stable")
+        support, penalty = self.regions[caption]
+        return np.argsort(-(support if caption % 2 == 0 else penalty), kind="stable")
 
 
 def kernel(terms: MapTerms) -> Regions:
@@ -80,7 +80,7 @@ def centred(terms: MapTerms) -> Regions:
 def contrasted(terms: MapTerms) -> Regions:
     """Token terms minus their mean, spread over the patches by affinity, both signs in one map."""
     lean = (terms.support - terms.support.mean()) @ terms.affinity
-    return Regions(-lean, lean)
+    return -lean, lean
 
 
 # Maps that users can choose, and others for comparison.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import require
-from msdscore.explain.save import rendered
+from msdscore.explain.figure import rendered
 from msdscore.intervals import Floats, Interval
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown, p_value
 from msdscore_lab.benchmarks.results.result import metric_title, plain

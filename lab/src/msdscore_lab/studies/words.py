@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.explain.terms import rank_key
+from msdscore.explain.explanation import rank_key
 from msdscore.forms.base import Unit
 from msdscore.intervals import Floats, Interval, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline

@@ -141,7 +141,7 @@ function histogram(canvas) {
     top = Math.max(1, ...all);
   const bars = (heights, colour) => {
     heights.forEach((count, bin) => {
-      pen.fillStyle = shade(colour ?? (name === "match" ? readingOf((bin + 0.5) / bins) : "accent"));
+      pen.fillStyle = shade(colour ?? (name === "match" ? verdictOf((bin + 0.5) / bins) : "accent"));
       const tall = (count / top) * (floor - 4);
       pen.fillRect((bin / bins) * width, floor - tall, width / bins - 1, tall);
     });
@@ -394,7 +394,7 @@ function line(row) {
     const cell = part("div", "cell", "cell " + kindOf(name), text);
     // Rows with an explanation show their words in colour.
     if (name === "caption" && cards.get(row)?.explained) cell.innerHTML = cards.get(row).words;
-    if (name === "match") cell.classList.add(readingOf(numbers.match[row]));
+    if (name === "match") cell.classList.add(verdictOf(numbers.match[row]));
     if (!numbers[name]) cell.title = text;
     node.append(cell);
   }
@@ -495,7 +495,7 @@ function galleries() {
   $("galleries").replaceChildren(...blocks);
 }
 
-const readingOf = (match) => Object.keys(VERDICTS).find((name) => match >= VERDICTS[name][0]) ?? "none";
+const verdictOf = (match) => Object.keys(VERDICTS).find((name) => match >= VERDICTS[name][0]) ?? "none";
 
 // Numbers of good, doubtful and poor captions; each tile is a filter.
 function tiles() {
@@ -505,7 +505,7 @@ function tiles() {
   let known = 0;
   for (const match of numbers.match)
     if (match === match) {
-      counts[readingOf(match)]++;
+      counts[verdictOf(match)]++;
       known++;
     }
   const range = state.ranges.match?.join();

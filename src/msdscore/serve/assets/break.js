@@ -182,7 +182,7 @@ export function Broken({ caption }) {
   return html`<div class="broken">
     <p>
       ${changes.length} changes that make it false: <b>${caught} caught</b>.
-      <span class="small"> Counts, relations and word order are hardly judged.</span>
+      <span class="small"> Counts, relations and word order hardly change the score.</span>
     </p>
     <div class="scroll">
       <table><tbody>${changes.map(line)}</tbody></table>

@@ -2,7 +2,7 @@
 import { html } from "./preact.js";
 import { colours } from "./cards.js";
 
-const MOVED = "Underlined words are in both captions, at other places. Word order is hardly judged.";
+const MOVED = "Underlined words are in both captions, at different positions. Word order hardly changes the score.";
 const plain = (word) => word.text.toLowerCase();
 
 // The longest common subsequence of two lists of words, as pairs of indices.
@@ -65,7 +65,7 @@ export function Aligned({ first, second, label }) {
           html`<span
             class=${`pair ${column.kind}`}
             key=${number}
-            title=${column.kind === "moved" ? "stands elsewhere in the other caption" : undefined}
+            title=${column.kind === "moved" ? "at another position in the other caption" : undefined}
           >
             ${cell(first, column.first, column.kind)} ${cell(second, column.second, column.kind)}
           </span>`,

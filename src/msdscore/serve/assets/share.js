@@ -180,7 +180,7 @@ function Dialog({ caption }) {
           id="save-card"
           onClick=${async () => (save(name, await blob()), close())}
         >Save picture</button>
-        <button type="button" onClick=${() => told(copyImage, "Picture copied.")}>Copy picture</button>
+        <button type="button" onClick=${() => told(copyImage, "Image copied.")}>Copy image</button>
         <button
           type="button"
           id="copy-link"

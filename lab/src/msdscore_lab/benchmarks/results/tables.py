@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import require, unknown_name
-from msdscore.explain.save import rendered
+from msdscore.explain.figure import rendered
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore_lab.benchmarks.results.result import Result
 
