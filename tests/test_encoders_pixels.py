@@ -5,10 +5,9 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
-from msdscore.encoders.vision import device as on_device
-from msdscore.encoders.vision import nvjpeg, preprocessing
 from PIL import Image
 
+from msdscore.encoders import preprocessing
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
 from msdscore.encoders.preprocessing import Preprocessing, prepare_image, prepared_pixels, view_of
@@ -18,6 +17,8 @@ from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
+from msdscore_torch.vision import device as on_device
+from msdscore_torch.vision import nvjpeg
 from msdscore_torch.vision.device import stack_pixels
 from tiny_clip import make_tiny_clip
 
