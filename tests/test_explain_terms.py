@@ -107,12 +107,12 @@ def test_words_without_tokens_have_no_term_and_no_map(scorer):
     item = scorer.explain(two_coloured("green", "red"), "green, red")
     comma = item.units[1]
     assert (comma.text, comma.term, comma.gap, comma.kind) == (",", None, None, "mark")
-    with pytest.raises(ConfigError, match="the encoder reads no token at ','"):
+    with pytest.raises(ConfigError, match="no token at ','"):
         item.leaning(comma)
 
 
 def test_single_string_is_not_a_list_of_captions(scorer):
-    with pytest.raises(ConfigError, match="needs a list of at least one caption"):
+    with pytest.raises(ConfigError, match="at least one caption"):
         scorer.explain_many(two_coloured("green", "red"), "green")
 
 
@@ -226,7 +226,7 @@ def test_projections_have_one_value_per_patch(name):
 
 
 def test_unknown_projection_gets_a_suggestion():
-    with pytest.raises(UnknownNameError, match="unknown projection 'influense'. Did you mean 'influence'"):
+    with pytest.raises(UnknownNameError, match="'influense'.*'influence'"):
         maps.check_projection("influense")
 
 

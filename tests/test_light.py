@@ -86,5 +86,5 @@ def test_version_and_names_are_there():
 def test_a_table_of_scores_names_the_extra_for_files(scorer, monkeypatch):
     scores = scorer.rank(CAT, ["a cat"])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'msdscore\[files\]'"):
+    with pytest.raises(MissingExtraError, match=r"'msdscore\[files\]'"):
         scores.to_arrow()

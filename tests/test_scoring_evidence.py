@@ -252,7 +252,7 @@ def test_bank_enables_the_evidence_form_for_any_encoder(bank):
     local = first * scores.precision + second * scores.information - scorer.form.delta * scores.penalty
     assert scores.msd == pytest.approx(scores.similarity - scores.negation + local)
     assert (scores.penalty >= 0).all()
-    with pytest.raises(AttributeError, match="these scores have no 'coverage', only similarity, negation, precision"):
+    with pytest.raises(AttributeError, match="'coverage', only similarity"):
         _ = scores.coverage
     assert np.isnan(scores[0].coverage)
     assert "coverage" not in scores[0].row()
@@ -375,7 +375,7 @@ def test_incompatible_banks_are_rejected(bank):
     with pytest.raises(ConfigError, match="these settings use none"):
         Scorer(encoder, "short", bank=made)
     bare = replace(made, bank=replace(made.bank, words=None))
-    with pytest.raises(ConfigError, match=r"needs a bank that was built from captioned images, .* msdscore bank"):
+    with pytest.raises(ConfigError, match="bank .*from captioned images"):
         Scorer(encoder, Evidence(components=2), bank=bare)
     with pytest.raises(ConfigError, match="got 10"):
         calibrated_bank(encoder, Evidence(), *coloured(10))

@@ -372,7 +372,7 @@ def test_assets_are_served_from_both_folders():
 def test_every_limit_of_the_service_is_checked_when_it_is_set():
     for name in ("max_body", "max_items", "max_captions", "max_queue", "max_batch", "max_stored"):
         ServeSettings(**{name: 1})
-        with pytest.raises(ConfigError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ConfigError, match=f"{name} .*got 0"):
             ServeSettings(**{name: 0})
     assert ServeSettings(cache=0, max_wait=0, port=65535).port == 65535
     for name in ("cache", "max_wait"):
@@ -382,7 +382,7 @@ def test_every_limit_of_the_service_is_checked_when_it_is_set():
         with pytest.raises(ConfigError, match="must be above 0"):
             ServeSettings(**{name: 0.0})
     for port in (-1, 65536):
-        with pytest.raises(ConfigError, match=f"port must be between 0 and 65535, got {port}"):
+        with pytest.raises(ConfigError, match=f"65535, got {port}"):
             ServeSettings(port=port)
     ServeSettings(token="x" * 16)
     with pytest.raises(ConfigError, match="got 15"):

@@ -63,5 +63,5 @@ def test_suggestions_for_replaced_words(tmp_path, spec):
 
 
 def test_a_bank_without_a_vocabulary_is_rejected(tmp_path):
-    with pytest.raises(ConfigError, match="evidence form and a bank with vocabulary"):
+    with pytest.raises(ConfigError, match="bank with vocabulary"):
         run_study("suggestions", Study(root=tmp_path, spec=ScorerSpec(encoder="toy")))
