@@ -82,6 +82,16 @@ def test_python_blocks_parse(page):
             ast.parse(body)
 
 
+def test_tests_of_the_table_of_guarantees_exist():
+    folder, file = ROOT / "tests", ""
+    for name, test in re.findall(
+        r"`(test_\w+\.py)?(?:::(test_\w+))?", (folder / "README.md").read_text(encoding="utf-8")
+    ):
+        file = name or file
+        assert not test or f"def {test}(" in (folder / file).read_text(encoding="utf-8"), f"{file} has no {test}"
+        assert (folder / file).is_file(), f"no file {file}"
+
+
 def test_pages_outside_the_laboratory_stay_short():
     docs = ROOT / "docs"
     pages = [page for page in docs.rglob("*.md") if not page.is_relative_to(docs / "lab")]

@@ -61,14 +61,13 @@ def test_a_first_score_imports_only_what_it_needs():
 
 
 def test_command_line():
-    command = [sys.executable, "-m", "msdscore", "score", str(CAT), "a cat", "a dog", "--device", "cpu", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
-    doctor = subprocess.run(
-        [sys.executable, "-m", "msdscore", "doctor"], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert "runtime" in doctor.stdout
+    command = [sys.executable, "-m", "msdscore"]
+    score = ["score", str(CAT), "a cat", "a dog", "--device", "cpu", "--json"]
+    for words, shown in ((score, '"a dog"'), (["score", "--help"], "--encoder"), (["doctor"], "runtime")):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert shown in done.stdout
+        assert "--json" not in words or json.loads(done.stdout)
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from msdscore_torch.integrations.shared import shared_scorer
 from msdscore_lab.harnesses.capevalkit import caption_metric
+from msdscore_torch.integrations.shared import shared_scorer
 
 
 @dataclass(frozen=True)

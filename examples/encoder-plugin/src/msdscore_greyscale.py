@@ -4,11 +4,11 @@ import re
 
 import torch
 
-from msdscore_torch.backbone import Backbone, Identity, SharedOptions, place, read_options
 from msdscore.encoders.base import Features, TokenLayout
-from msdscore.encoders.registry import EncoderRow
-from msdscore_torch.vision.device import patch_mask
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
+from msdscore.encoders.registry import EncoderRow
+from msdscore_torch.backbone import Backbone, Identity, SharedOptions, place, read_options
+from msdscore_torch.vision.device import patch_mask
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")
 SIDE, GREYS = 4, {"black": 0.0, "dark": 0.25, "grey": 0.5, "light": 0.75, "white": 1.0}
