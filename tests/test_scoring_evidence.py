@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from command_line import invoke
+from command_line import invoke, msdscore
 from msdscore import Scorer
 from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import (
@@ -451,8 +449,8 @@ def test_bank_does_not_depend_on_hash_randomisation(tmp_path):
     for seed in "123":
         made = tmp_path / f"{seed}.safetensors"
         asked = ["bank", tmp_path, "-o", made, "--pairs", tmp_path / "rows.jsonl", "--encoder", "toy", "--limit", "10"]
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-m", "msdscore", *map(str, asked)], check=True, env=environment)
+        done = msdscore(*asked, env={**os.environ, "PYTHONHASHSEED": seed})
+        assert done.returncode == 0, done.stderr
         assert load_bank(made).bank.vocabulary is not None
         names.add(load_bank(made).name)
     assert len(names) == 1
