@@ -1,13 +1,11 @@
 """Documentation links resolve to files, pages and headings, and the site lists every page."""
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))
+from test_docs_examples import PAGES, ROOT
+
 CODE = re.compile(r"^(```|~~~).*?^\1", re.S | re.M)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*$", re.M)
@@ -73,13 +71,6 @@ def test_commands_page_documents_all_commands(monkeypatch):
     assert "[bold]" not in page
     score = page.partition("## msdscore score\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| \*\*(.*)\*\* \| \|$", score, re.M)[:4] == ["Input", "Output", "Scoring", "Speed"]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_blocks_parse(page):
-    for body in re.findall(r"^```(?:py|python)\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
-        if ">>>" not in body:
-            ast.parse(body)
 
 
 def test_tests_of_the_table_of_guarantees_exist():

@@ -41,20 +41,18 @@ def test_batches_references_and_explanations(scorer):
     assert why.ranked[0].text == "dog"
 
 
-def test_no_heavy_library_is_imported():
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("s.score(c, 'a cat')", SLOW),
+        ("s.rank(c, ['a cat', 'a dog']); s.explain(c, 'a cat'); s.score_batch([c], ['a cat'])", HEAVY),
+    ],
+    ids=["first score", "all calls"],
+)
+def test_only_needed_libraries_are_imported(code, unwanted):
     code = (
-        "import sys; from msdscore import Scorer, sample_image; s = Scorer(device='cpu'); c = sample_image('cat');"
-        "s.rank(c, ['a cat', 'a dog']); s.explain(c, 'a cat'); s.score_batch([c], ['a cat']);"
-        f"print([name for name in {HEAVY} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[]"
-
-
-def test_a_first_score_imports_only_what_it_needs():
-    code = (
-        "import sys; from msdscore import Scorer, sample_image; Scorer(device='cpu').score(sample_image('cat'), 'a cat');"
-        f"print([name for name in {SLOW} if name in sys.modules])"
+        "import sys; from msdscore import Scorer, sample_image; s, c = Scorer(device='cpu'), sample_image('cat');"
+        f"{code}; print([name for name in {unwanted} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from coloured_pairs import PLAIN, coloured, write_coloured
 from command_line import invoke, msdscore
 from msdscore import Scorer
 from msdscore.core.divergence import fit_all
@@ -46,20 +47,12 @@ from msdscore_lab.bank.calibrate import (
 )
 from test_scoring import make_image, tiny_clip
 
-COLOURS = ("red", "green", "blue", "yellow", "black", "white")
 KINDS = (
     WordKind(0.1, tuple(np.linspace(-1.0, 9.0, 201).tolist()), 0.3, -1.0),
     WordKind(0.5, tuple(np.linspace(0.0, 20.0, 201).tolist()), 0.6, -3.0),
 )
 WORDS = WordCalibration({"dog": 0.9, "grass": 0.3, "thing": 0.01}, 0.2, KINDS, 2.0)
 margins = st.lists(st.floats(-8, 8), min_size=1, max_size=12)
-
-
-def coloured(count=60):
-    """Return images of one colour with two captions each."""
-    names = [COLOURS[number % len(COLOURS)] for number in range(count)]
-    captions = [(f"a {name} square number {at % 7}", f"{name} paint on a wall") for at, name in enumerate(names)]
-    return [Image.new("RGB", (32, 32), name) for name in names], captions
 
 
 @pytest.fixture(scope="module", params=["tiny clip", "toy"])
@@ -261,7 +254,7 @@ def test_bank_enables_the_evidence_form_for_any_encoder(bank):
 def test_mixture_of_an_image_is_fitted_once_for_all_captions_and_changes_no_byte(bank, monkeypatch):
     encoder, made = bank
     red, blue = Image.new("RGB", (32, 32), "red"), Image.new("RGB", (32, 32), "blue")
-    pairs = [(image, f"a {name} square") for name in COLOURS for image in (red, blue)]
+    pairs = [(image, f"a {name} square") for name in PLAIN for image in (red, blue)]
     fresh = [Scorer(encoder, bank=made).explain(*pair).to_dict() for pair in pairs]
     scores = [Scorer(encoder, bank=made).score(*pair).row() for pair in pairs]
     fitted = []
@@ -387,17 +380,8 @@ def test_settings_of_the_two_forms():
         Evidence(balance=1.5)
 
 
-def write_coloured(folder):
-    """Write captioned images and rows."""
-    lines = []
-    for number, (photo, captions) in enumerate(zip(*coloured(54), strict=True)):
-        photo.save(folder / f"{number}.png")
-        lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
-    (folder / "rows.jsonl").write_text("\n".join(lines), encoding="utf-8")
-
-
 def test_bank_command_builds_a_bank_from_captioned_images(tmp_path):
-    write_coloured(tmp_path)
+    write_coloured(tmp_path, 54)
     made = tmp_path / "bank.safetensors"
     asked = ["bank", str(tmp_path), "-o", str(made), "--pairs", str(tmp_path / "rows.jsonl"), "--encoder", "toy"]
     answer = invoke(*asked, "--limit", "10", "--set", "components=2")
@@ -411,7 +395,7 @@ def test_bank_command_builds_a_bank_from_captioned_images(tmp_path):
 
 
 def test_bank_of_mismatched_captions_is_warned_about(tmp_path):
-    write_coloured(tmp_path)
+    write_coloured(tmp_path, 54)
     path = tmp_path / "rows.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     images = np.random.default_rng(0).permutation([row["image"] for row in rows]).tolist()
@@ -426,7 +410,7 @@ def test_bank_of_mismatched_captions_is_warned_about(tmp_path):
 
 
 def test_captions_without_judged_words_are_a_one_line_error(tmp_path):
-    write_coloured(tmp_path)
+    write_coloured(tmp_path, 54)
     path = tmp_path / "rows.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps({**row, "captions": ["it is of the", "and so on"]}) + "\n" for row in rows))
@@ -444,7 +428,7 @@ def test_chance_level_has_a_false_positive_rate_of_5_percent():
 
 @pytest.mark.slow
 def test_bank_does_not_depend_on_hash_randomisation(tmp_path):
-    write_coloured(tmp_path)
+    write_coloured(tmp_path, 54)
     names = set()
     for seed in "123":
         made = tmp_path / f"{seed}.safetensors"
