@@ -2,7 +2,7 @@
 
 CPU time over all threads, from files to the scored file, without loading weights; and the effect of half precision.
 
-python perf/cache.py                          needs msdscore[mini]
+python perf/cache.py                          needs msdscore-mini
 python perf/cache.py --images 200 --captions 5 --encoder toy
 """
 

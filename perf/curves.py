@@ -1,6 +1,6 @@
 """CPU throughput by batch size, tokens, patches, candidates and workers, each relative to a reference point.
 
-python perf/curves.py [-o docs/images/throughput.svg] [--workers]            needs msdscore[mini] and matplotlib
+python perf/curves.py [-o docs/images/throughput.svg] [--workers]            needs msdscore-mini and matplotlib
 
 Scoring runs on random unit vectors (D = 768, K = 3 and 2), encoding with `mini`; CPU time of one thread, which depends
 little on other load. `--workers` scores tars with the toy encoder on 1, 2 and 4 processes and measures wall time, which

@@ -4,7 +4,7 @@ python perf/jpeg_on_device.py rates [--compile inductor]      CLIP ViT-L/14 in b
 taskset -c 0-3 python perf/jpeg_on_device.py rates --only device             the same with four cores
 python perf/jpeg_on_device.py workers                         tars to Parquet on 1, 2 and 3 processes that share a GPU
 python perf/jpeg_on_device.py large                           files of 50 megapixels: throughput and GPU memory
-python perf/jpeg_on_device.py scores ROWS.jsonl FOLDER        JPEG photographs with captions; needs msdscore[mini]
+python perf/jpeg_on_device.py scores ROWS.jsonl FOLDER        JPEG photographs with captions; needs msdscore-mini
 python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        for a GPU machine without the weights
 
 `rates` are pairs per second after warm-up, alternately, each over all files `--rounds` times, including start and end;

@@ -25,8 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "msdscore"
-# `lab` is a separate wing, kernels need a GPU, and `__main__` and data files contain no logic.
-LEFT_OUT = ("msdscore_lab/", "core/gpu/kernels.py", "__main__.py", "version.py")
+# `__main__` and data files contain no logic.
+LEFT_OUT = ("__main__.py", "version.py")
 TESTS_PER_MUTANT = 100
 SECONDS_PER_MUTANT = 150
 

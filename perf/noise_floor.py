@@ -1,6 +1,6 @@
 """Change of a score under re-encoding, resizing and a shift of one pixel.
 
-python perf/noise_floor.py ROWS.jsonl IMAGES.parquet [COUNT] [ENCODER]     rows: image, caption; needs msdscore[mini]
+python perf/noise_floor.py ROWS.jsonl IMAGES.parquet [COUNT] [ENCODER]     rows: image, caption; needs msdscore-mini
 """
 
 import io

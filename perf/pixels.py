@@ -1,6 +1,6 @@
 """Effect of cheaper preprocessing: JPEG decoding at reduced size, and resizing by torch on the device.
 
-python perf/pixels.py ROWS.jsonl IMAGES.parquet [--count 150]          rows: image and captions; needs msdscore[mini]
+python perf/pixels.py ROWS.jsonl IMAGES.parquet [--count 150]          rows: image and captions; needs msdscore-mini
 
 Both change pixels slightly. The table shows the mean difference of a pixel value (of 255), the standard deviation of
 the change of MSD relative to that of MSD, the fraction of caption pairs of one image whose order changes, and the CPU

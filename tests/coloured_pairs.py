@@ -1,4 +1,4 @@
-"""Images of two colours with a correct caption and one with a wrong colour, as a benchmark of rows."""
+"""Coloured images with captions: of one colour, and of two colours as a benchmark of rows."""
 
 import json
 from pathlib import Path
@@ -14,6 +14,27 @@ COLOURS = {
     "purple": (130, 40, 150),
     "white": (255, 255, 255),
 }
+
+
+PLAIN = ("red", "green", "blue", "yellow", "black", "white")
+
+
+def coloured(count: int = 60) -> tuple[list[Image.Image], list[tuple[str, str]]]:
+    """Return images of one colour with two captions each."""
+    names = [PLAIN[number % len(PLAIN)] for number in range(count)]
+    captions = [(f"a {name} square number {at % 7}", f"{name} paint on a wall") for at, name in enumerate(names)]
+    return [Image.new("RGB", (32, 32), name) for name in names], captions
+
+
+def write_coloured(folder: Path, count: int) -> Path:
+    """Write images of one colour and `rows.jsonl` with their captions."""
+    lines = []
+    for number, (image, captions) in enumerate(zip(*coloured(count), strict=True)):
+        image.save(folder / f"{number}.png")
+        lines.append(json.dumps({"image": str(folder / f"{number}.png"), "captions": captions}))
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def two_coloured(left: str, right: str, size: tuple[int, int] = (96, 64)) -> Image.Image:

@@ -7,10 +7,9 @@ from msdscore.errors import CaptionError
 class CountingEncoder:
     """The toy encoder; `images` has the size of each batch, `captions` the captions.
 
-    It is interrupted at the first batch after `stop_after` images, and rejects the caption "refused".
+    It is interrupted at the first batch after `stop_after` images, and rejects the caption "refused". Encoders of tests
+    that change vectors, wait or fail are subclasses.
     """
-
-    recommended = None
 
     def __init__(self, *, stop_after=None):
         self._toy = load_encoder("toy")

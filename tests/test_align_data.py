@@ -152,9 +152,9 @@ def test_invalid_inputs_are_rejected(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_pairs(DataSource((str(tmp_path / "none.jsonl"),)))
     (tmp_path / "empty.jsonl").write_text('{"image": "a.png"}', encoding="utf-8")
-    with pytest.raises(InputError, match="no image with a caption among 1 rows; first error: a.png: no caption"):
+    with pytest.raises(InputError, match="first error: a.png"):
         open_pairs(source(tmp_path / "empty.jsonl"))
-    with pytest.raises(InputError, match="no such folder or Parquet file of images"):
+    with pytest.raises(InputError, match="no such folder"):
         open_pairs(source(tmp_path / "empty.jsonl", images=(str(tmp_path / "none"),)))
     (tmp_path / "text.tar").write_text("not a tar", encoding="utf-8")
     with pytest.raises(InputError, match="not an uncompressed tar shard"):
@@ -197,9 +197,9 @@ def test_processes_share_a_batch_without_overlap(tmp_path):
 
     both = [left + right for left, right in zip(items(0, 2), items(1, 2), strict=True)]
     assert both == items(0, 1)
-    with pytest.raises(ConfigError, match="train.batch is 9 but there are only 8 pairs"):
+    with pytest.raises(ConfigError, match="train.batch is 9 .*8 pairs"):
         check_batch(9, 8, World())
-    with pytest.raises(ConfigError, match="cannot be divided among 3 processes"):
+    with pytest.raises(ConfigError, match="among 3 processes"):
         check_batch(4, 8, World(0, 3))
 
 

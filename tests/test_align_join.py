@@ -63,7 +63,7 @@ def test_int8_weights_change_similarities_little(members, tmp_path):
 def test_incompatible_encoders_are_rejected(members, tmp_path):
     with pytest.raises(ConfigError, match="at least 2"):
         join(members[:1], tmp_path / "one")
-    with pytest.raises(ConfigError, match="expected the folder of an exported encoder"):
+    with pytest.raises(ConfigError, match="exported encoder"):
         join([members[0], tmp_path / "nothing"], tmp_path / "two")
     joined = join(members, tmp_path / "joined")
     with pytest.raises(ConfigError, match="is already a joined encoder"):
@@ -175,7 +175,7 @@ def test_different_stem_is_rejected():
 
 
 def test_branches_need_a_mini_image_tower():
-    with pytest.raises(ConfigError, match="branches need an image tower of kind 'mini'"):
+    with pytest.raises(ConfigError, match="tower of kind 'mini'"):
         ImageTowerSpec(kind="timm", source="resnet18", branches=("a.safetensors", "b.safetensors"))
 
 

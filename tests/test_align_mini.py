@@ -143,7 +143,7 @@ def test_export_has_a_bank_and_gives_the_vectors_of_the_run(run, tmp_path):
 
 @pytest.mark.slow
 def test_a_bank_of_one_image_is_rejected(run, tmp_path):
-    with pytest.raises(ConfigError, match="expected at least 2 background images, got 1"):
+    with pytest.raises(ConfigError, match="background images, got 1"):
         export(run, tmp_path / "a", background=IMAGES[:1])
 
 
@@ -175,7 +175,7 @@ def test_pool_head_ignores_padding_and_accepts_empty_items():
     found = [read(heads, points, mask, mean).pooled for points in (vectors, garbage)]
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
     assert all(bool(torch.isfinite(pooled).all()) for pooled in found)
-    with pytest.raises(ConfigError, match="mean_hidden needs a text tower with pooled vectors"):
+    with pytest.raises(ConfigError, match="mean_hidden"):
         read(heads, vectors, mask, None)
 
 
@@ -189,8 +189,8 @@ def read(heads, vectors, mask, pooled):
         (lambda: ImageTowerSpec(kind="mini", source="lite3"), "Did you mean 'lite2'"),
         (lambda: ImageTowerSpec(kind="mini", source="lite2", levels=(1,)), "always has its three maps"),
         (lambda: TextTowerSpec(kind="mini", source="bert"), "Known: minilm"),
-        (lambda: HeadsSpec(image=HeadSpec(kind="pool")), "use it only as heads.global_text"),
-        (lambda: HeadsSpec(mean_hidden=4), "mean_hidden needs a global_text of kind 'pool', got 'linear'"),
+        (lambda: HeadsSpec(image=HeadSpec(kind="pool")), "only as heads.global_text"),
+        (lambda: HeadsSpec(mean_hidden=4), "mean_hidden .*got 'linear'"),
     ],
 )
 def test_invalid_settings_are_rejected(make, message):

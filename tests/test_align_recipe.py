@@ -22,9 +22,9 @@ def test_shipped_recipes_survive_a_round_trip(name):
 def test_recipe_mini_is_only_available_in_its_trainer():
     mini = load_mini()
     assert read_spec(MiniRecipe, tomllib.loads(dump_recipe(mini))) == mini
-    with pytest.raises(UnknownNameError, match="unknown recipe 'mini'. Known: paper, paper-llama"):
+    with pytest.raises(UnknownNameError, match="'mini'.*paper, paper-llama"):
         load_recipe(Recipe, "mini")
-    with pytest.raises(UnknownNameError, match="unknown setting 'loss.evidence'"):
+    with pytest.raises(UnknownNameError, match="'loss.evidence'"):
         load_recipe(Recipe, "paper", changes=["loss.evidence=1"])
 
 
@@ -62,22 +62,22 @@ def test_quotes_and_unicode_survive_a_round_trip(tmp_path):
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ("train.step=5", UnknownNameError, r"unknown setting 'train.step'. Did you mean 'train.steps'"),
-        ("train.steps=many", ConfigError, r"train.steps should be int, got 'many'"),
-        ("train.lr=-1", ConfigError, r"train: epochs and lr must be positive"),
-        ("loss.reconstruction=1", ConfigError, r"loss.reconstruction needs a language model: set lm.source"),
-        ("sample.negatives=0", ConfigError, r"the loss needs hard negatives: set sample.negatives"),
+        ("train.step=5", UnknownNameError, r"'train.step'.*'train.steps'"),
+        ("train.steps=many", ConfigError, r"train.steps .*got 'many'"),
+        ("train.lr=-1", ConfigError, r"train: epochs and lr"),
+        ("loss.reconstruction=1", ConfigError, r"set lm.source"),
+        ("sample.negatives=0", ConfigError, r"set sample.negatives"),
         (
             "heads.image.kind=cubic",
             UnknownNameError,
-            r"heads.image: unknown head 'cubic'. Known: attention, linear, mlp, none, pool",
+            r"heads.image: .*'cubic'.*mlp",
         ),
-        ("image.kind=jpeg", UnknownNameError, r"image: unknown tower 'jpeg'"),
-        ("heads.pool=model", ConfigError, r"heads.pool 'model' needs two towers of kind 'encoder'"),
+        ("image.kind=jpeg", UnknownNameError, r"image: .*'jpeg'"),
+        ("heads.pool=model", ConfigError, r"heads.pool 'model' needs"),
         ("loss.kl_direction=up", UnknownNameError, r"unknown kl_direction 'up'"),
-        ("steps", ConfigError, r"expected a change such as train.steps=100, got 'steps'"),
-        ("name.x=1", ConfigError, r"'name.x' is not a setting: 'name' is a value"),
-        ("heads.image=3", ConfigError, r"heads.image should be a table of settings, got 3"),
+        ("steps", ConfigError, r"expected a change .*got 'steps'"),
+        ("name.x=1", ConfigError, r"'name.x' .*'name'"),
+        ("heads.image=3", ConfigError, r"heads.image .*got 3"),
     ],
 )
 def test_invalid_changes_are_rejected(change, kind, message, tmp_path):
@@ -94,13 +94,13 @@ def test_invalid_changes_are_rejected(change, kind, message, tmp_path):
 
 
 def test_unknown_recipes_and_invalid_files_are_rejected(tmp_path):
-    with pytest.raises(UnknownNameError, match="unknown recipe 'papr'. Did you mean 'paper'"):
+    with pytest.raises(UnknownNameError, match="'papr'.*'paper'"):
         load_recipe(Recipe, "papr")
-    with pytest.raises(InputError, match="no such recipe file 'none.toml'"):
+    with pytest.raises(InputError, match="'none.toml'"):
         load_recipe(Recipe, "none.toml")
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
     with pytest.raises(InputError, match="not valid TOML"):
         load_recipe(Recipe, tmp_path / "bad.toml")
     (tmp_path / "short.toml").write_text('name = "x"\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match="Recipe lacks a setting: 'image' and 'text'"):
+    with pytest.raises(ConfigError, match="'image' and 'text'"):
         load_recipe(Recipe, tmp_path / "short.toml")

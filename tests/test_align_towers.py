@@ -209,14 +209,14 @@ def test_registered_encoder_is_a_tower(clip):
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda w: timm_spec(w, levels=("stride7",)), ConfigError, "level 'stride7' does not exist; expected final"),
-        (lambda w: timm_spec(w, sha256="00"), WeightsError, r"should have SHA-256 00…, got \w{12}…; use the backbone"),
+        (lambda w: timm_spec(w, levels=("stride7",)), ConfigError, "level 'stride7'"),
+        (lambda w: timm_spec(w, sha256="00"), WeightsError, r"SHA-256 00…, got \w{12}…"),
         (lambda w: timm_spec(w + ".none"), WeightsError, "weight file .* does not exist"),
         (lambda w: ImageTowerSpec(kind="timm", source="tset_vit", weights=w), UnknownNameError, "unknown timm model"),
         (
             lambda w: ImageTowerSpec(kind="timm", source="test_vit", weights=w, size=32),
             WeightsError,
-            "do not fit the model, neither by name nor by order and shape",
+            "do not fit the model",
         ),
         (lambda w: timm_spec("package:no_such_weights/x.pth"), WeightsError, "no-such-weights"),
         (lambda w: timm_spec("package:PIL/x.pth"), WeightsError, "'PIL' has no 'x.pth'"),
@@ -230,9 +230,9 @@ def test_invalid_towers_are_rejected(timm_weights, make, kind, message):
 
 
 def test_levels_beyond_the_layers_are_rejected(bert):
-    with pytest.raises(ConfigError, match="level 9 does not exist; expected a number under 4"):
+    with pytest.raises(ConfigError, match="level 9"):
         towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert, levels=(9,)))[1].features(["a"])
-    with pytest.raises(ConfigError, match="levels of a text tower must be indices"):
+    with pytest.raises(ConfigError, match="must be indices"):
         TextTowerSpec(kind="transformers", source=bert, levels=("final",))
 
 
@@ -274,8 +274,8 @@ def test_item_without_points_gives_zeros():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"dropout": 1.0}, "dropout must be at least 0 and under 1, got 1.0"),
-        ({"hidden": 10, "heads": 4}, "hidden a multiple of heads, got 10, 1 and 4"),
+        ({"dropout": 1.0}, "dropout .*got 1.0"),
+        ({"hidden": 10, "heads": 4}, "got 10, 1 and 4"),
     ],
 )
 def test_invalid_head_settings_are_rejected(settings, message):

@@ -162,9 +162,7 @@ def test_one_linear_layer_is_used_for_reconstruction_and_scoring(models, rows, t
 def test_head_none_needs_the_width_of_the_language_model(models, rows, tmp_path):
     changes = [f"image.source={models / 'clip'}", f"text.source={models / 'llama'}", f"lm.source={models / 'llama'}"]
     changes += ["train.batch=8"]
-    with pytest.raises(
-        ConfigError, match="a head of kind 'none' has as many dimensions as its tower: set heads.dim=32"
-    ):
+    with pytest.raises(ConfigError, match="heads.dim=32"):
         train(load_recipe(Recipe, "paper-llama", changes=changes), rows, tmp_path / "run", options=CPU)
     other = [*changes, "heads.dim=16", "heads.text.kind=linear"]
     with pytest.raises(ConfigError, match="got 16"):
@@ -275,7 +273,7 @@ def test_unreadable_images_are_counted_and_skipped(rows, tmp_path):
     assert saved["bad_images"] == 2
     for name, _, _ in things():
         (tmp_path / "data" / name).write_bytes(b"")
-    with pytest.raises(InputError, match="100 consecutive images cannot be read, the last one: .*is empty"):
+    with pytest.raises(InputError, match="100 consecutive .*is empty"):
         train(recipe(), rows, tmp_path / "none", options=CPU)
 
 
@@ -328,7 +326,7 @@ def test_early_stopping_saves_the_best_weights(rows, tmp_path):
     assert report.stopped_early
     assert report.step == report.best_step + 6 < 200
     assert averaged_weights(tmp_path / "run")[1].step == report.best_step
-    with pytest.raises(ConfigError, match="train.patience needs validation data for early stopping"):
+    with pytest.raises(ConfigError, match="train.patience"):
         train(small, rows, tmp_path / "other", options=CPU)
 
 
@@ -347,7 +345,7 @@ def test_the_run_folder_is_complete(rows, tmp_path):
     assert [event.done for event in events if event.kind == "step"] == [1, 2, 3, 4, 5, 6]
     with pytest.raises(RunError, match="contains a run"):
         train(small, rows, run, options=CPU)
-    with pytest.raises(RunError, match="was started with another recipe"):
+    with pytest.raises(RunError, match="another recipe"):
         train(replace(small, seed=5), rows, run, options=replace(CPU, resume=True))
 
 
@@ -359,14 +357,12 @@ def test_gradient_accumulation_equals_one_step(rows, tmp_path):
 
 
 def test_unknown_or_missing_loggers_are_rejected(rows, tmp_path):
-    with pytest.raises(UnknownNameError, match="unknown logger 'tensorbord'. Did you mean 'tensorboard'"):
+    with pytest.raises(UnknownNameError, match="'tensorbord'.*'tensorboard'"):
         train(recipe(), rows, tmp_path / "a", options=replace(CPU, loggers=("tensorbord",)))
     try:
         import wandb  # noqa: F401
     except ModuleNotFoundError:
-        with pytest.raises(
-            MissingExtraError, match=r"wandb is needed here; install it with: pip install 'msdscore\[wandb\]'"
-        ):
+        with pytest.raises(MissingExtraError, match=r"'msdscore\[wandb\]'"):
             train(recipe(), rows, tmp_path / "b", options=replace(CPU, loggers=("wandb",)))
 
 
@@ -428,7 +424,7 @@ def test_export_scores_like_the_run_and_verifies_its_backbones(models, rows, tmp
     assert texts.layout[1].windows > 1
     assert torch.allclose(texts.points[0, :2].norm(dim=-1), torch.ones(2), atol=1e-5)
     other = make_tiny_bert(tmp_path / "other", seed=1)
-    with pytest.raises(WeightsError, match="should have SHA-256 .* use the backbone that the heads were trained on"):
+    with pytest.raises(WeightsError, match="should have SHA-256"):
         load_encoder(str(folder), device="cpu", text_backbone=str(other))
     same = load_encoder(str(folder), device="cpu", text_backbone=str(bert))
     assert torch.equal(same.encode_texts(["a circle"]).points, encoder.encode_texts(["a circle"]).points)
@@ -448,7 +444,7 @@ def test_invalid_exports_are_rejected(rows, tmp_path):
     (folder / "SHA256SUMS").unlink()  # the original one would reject the changes below
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "format": 9}))
-    with pytest.raises(WeightsError, match="has format 9 of msdscore-aligned, expected 2"):
+    with pytest.raises(WeightsError, match="format 9 .*expected 2"):
         load_encoder(str(folder))
     (folder / "config.json").write_text(json.dumps({**config, "heads": {"dimm": 3}}))
     with pytest.raises(WeightsError, match="unknown setting 'heads.dimm'"):
@@ -494,5 +490,5 @@ def test_nan_loss_stops_the_run(rows, tmp_path, monkeypatch):
         return next(parts.aligner.parameters()).sum() * float("nan"), {"contrastive": torch.tensor(float("nan"))}
 
     monkeypatch.setattr("msdscore_lab.align.run.train.objective", broken)
-    with pytest.raises(RunError, match="the loss is nan at step 0; lower train.lr"):
+    with pytest.raises(RunError, match="nan at step 0"):
         train(recipe(), rows, tmp_path / "run", options=CPU)

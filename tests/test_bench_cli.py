@@ -317,6 +317,6 @@ def test_results_without_metrics_and_negative_seeds_are_rejected(tmp_path):
     assert invoke(*bench, "--samples", "5").exit_code == 0
     path = tmp_path / "sugarcrepe.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"metrics": []}))
-    with pytest.raises(InputError, match=r"sugarcrepe\.json: has no metrics"):
+    with pytest.raises(InputError, match=r"crepe\.json: has no metrics"):
         read_result(path)
     assert invoke(*bench, "--seed", "-1").exit_code == 2

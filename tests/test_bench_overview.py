@@ -57,9 +57,9 @@ def test_significant_differences_from_the_baseline_are_marked(files):
     assert "| constant | 0.0† |" in text
     assert "| MSD | **100.0** |" in text  # no difference, no mark
     assert "† differs from cosine (p < 0.05, Holm over the metrics of a benchmark)" in text
-    with pytest.raises(InputError, match="no result has the metric 'cosin'"):
+    with pytest.raises(InputError, match="metric 'cosin'"):
         call("table", *files, "--overview", "--against", "cosin")
-    with pytest.raises(ConfigError, match="--against and --quoted need --overview"):
+    with pytest.raises(ConfigError, match="need --overview"):
         call("table", *files, "--quoted")
 
 
@@ -99,7 +99,7 @@ def test_two_values_for_one_cell_are_rejected(files, tmp_path):
         "bench", "sugarcrepe", "--root", files[0].parent / "data", "-o", tmp_path / "few", "-m", "random", "--limit", 5
     )
     few = (read_result(tmp_path / "few" / "sugarcrepe.json"), tmp_path)
-    with pytest.raises(InputError, match="two results of sugarcrepe have figures of random"):
+    with pytest.raises(InputError, match="two results of sugarcrepe"):
         overview([(crepe, files[0].parent), few])
 
 
@@ -138,7 +138,7 @@ def test_comparison_with_a_baseline_applies_holm_over_the_metrics(files):
     text = call("compare", files[0], "--against", "cosine", "--samples", 100).stdout
     assert "SugarCrepe, official: metrics against cosine" in text
     for arguments in ((files[0],), (files[0], files[0], "--against", "msd")):
-        with pytest.raises(ConfigError, match="expected two results, or one result and --against METRIC"):
+        with pytest.raises(ConfigError, match="--against METRIC"):
             call("compare", *arguments)
 
 

@@ -73,7 +73,7 @@ def test_labels_with_colons_and_paths_can_be_compared(tmp_path):
     result = bench(root, "sugarcrepe", tmp_path / "out.json", ("length", label))
     found = compare_sides(open_side(f"{result}:{label}"), open_side(f"{result}:length"), how=HOW)
     assert found.differences[0].first == 1.0
-    with pytest.raises(InputError, match="nowhere.json:file:x: no such file"):
+    with pytest.raises(InputError, match="file:x: no such file"):
         open_side("nowhere.json:file:x")
 
 
@@ -133,17 +133,17 @@ def test_missing_scores_and_items_are_excluded_and_counted(tmp_path, crepe):
 
 
 def test_incomparable_results_are_rejected(tmp_path, crepe):
-    with pytest.raises(ConfigError, match=r"crepe.json has several metrics; select one, as in .*crepe.json:cosine"):
+    with pytest.raises(ConfigError, match="several metrics.*:cosine"):
         open_side(str(crepe))
     with pytest.raises(InputError, match="nowhere: no such file"):
         open_side("nowhere")
     expert = bench(make_expert(tmp_path), "flickr8k-expert", tmp_path / "expert.json", ("length",))
-    with pytest.raises(InputError, match="got sugarcrepe and flickr8k-expert"):
+    with pytest.raises(InputError, match="sugarcrepe and flickr8k-expert"):
         compare_sides(open_side(f"{crepe}:length"), open_side(str(expert)))
     counted = tmp_path / "authors.json"
     counted.write_text(json.dumps(json.loads(crepe.read_text()) | {"protocol": "authors"}))
     (tmp_path / "crepe.parquet").write_bytes(crepe.with_suffix(".parquet").read_bytes())
-    with pytest.raises(InputError, match=r"expected two results of one protocol, got official and authors"):
+    with pytest.raises(InputError, match="got official and authors"):
         compare_sides(open_side(f"{crepe}:length"), open_side(f"{counted}:length"))
     (tmp_path / "crepe.parquet").unlink()
     with pytest.raises(InputError, match="crepe.parquet: no such file"):
@@ -152,7 +152,7 @@ def test_incomparable_results_are_rejected(tmp_path, crepe):
     rows = [json.loads(line) for line in (other / "sugarcrepe.jsonl").read_text().splitlines()]
     write_rows(other / "sugarcrepe.jsonl", [row | {"caption": "another"} for row in rows])
     changed = bench(other, "sugarcrepe", tmp_path / "changed.json", ("length",))
-    with pytest.raises(InputError, match=r"items of the same id differ in captions between the two results"):
+    with pytest.raises(InputError, match="differ in captions"):
         compare_sides(open_side(f"{crepe}:length"), open_side(str(changed)))
 
 
@@ -161,10 +161,10 @@ def test_incomparable_results_are_rejected(tmp_path, crepe):
     [
         ("length", None, "no column length"),
         ("captions", None, "no column captions"),
-        ("length", "long", "column length has no lists of numbers"),
+        ("length", "long", "length has no lists"),
         ("length", [1.0, 2.0, 3.0], "crepe.parquet: is damaged"),
-        ("judged", "{", "item 'replace_att/0' of the scores is damaged"),
-        ("judged", "[]", "item 'replace_att/0' of the scores is damaged"),
+        ("judged", "{", "'replace_att/0' .*is damaged"),
+        ("judged", "[]", "'replace_att/0' .*is damaged"),
     ],
 )
 def test_damaged_scores_are_rejected(crepe, tmp_path, column, value, message):

@@ -160,7 +160,7 @@ def test_another_protocol_evaluates_existing_scores_into_another_file(tmp_path, 
     assert len(scorer.images) == count
     assert read_result(tmp_path / "out" / "sugarcrepe-authors.json") == result
     assert read_result(tmp_path / "out" / "sugarcrepe.json") == official
-    with pytest.raises(UnknownNameError, match="unknown protocol of sugarcrepe 'offical'. Did you mean 'official'"):
+    with pytest.raises(UnknownNameError, match="'offical'.*'official'"):
         run(plan(tmp_path, protocol="offical"), tmp_path, scorer)
 
 
@@ -181,16 +181,16 @@ def test_additional_metric_is_scored_without_the_others(tmp_path):
 
 def test_other_results_are_not_overwritten_by_default(tmp_path, scorer):
     run(plan(make_sugarcrepe(tmp_path), metrics=("msd",)), tmp_path, scorer)
-    with pytest.raises(RunError, match=r"belongs to a run with another seed \(0, now 1\)"):
+    with pytest.raises(RunError, match=r"seed \(0, now 1\)"):
         run(plan(tmp_path, metrics=("msd",), seed=1), tmp_path, scorer)
-    with pytest.raises(RunError, match=r"belongs to a run with another options.subsets \(nothing, now \"add_att\"\)"):
+    with pytest.raises(RunError, match=r"options.subsets \(nothing, now"):
         run(plan(tmp_path, metrics=("msd",), options={"subsets": "add_att"}), tmp_path, scorer)
     other = Scorer("toy", "long")
-    with pytest.raises(RunError, match=r"msd was scored as msd\|enc:toy@1\|k:3,2\|.*, now msd\|enc:toy@1\|k:5,3"):
+    with pytest.raises(RunError, match="k:3,2.*, now .*k:5,3"):
         run(plan(tmp_path, metrics=("msd",)), tmp_path, other)
     result = run(plan(tmp_path, metrics=("msd",)), tmp_path, other, overwrite=True)
     assert "|k:5,3|" in result.metric("msd").signature
-    with pytest.raises(ConfigError, match=r"expected a .json file for the result"):
+    with pytest.raises(ConfigError, match="a .json file"):
         run_benchmark(plan(tmp_path), tmp_path / "out.csv", lambda: scorer.pipeline)
 
 
@@ -204,9 +204,7 @@ def test_foreign_files_are_not_replaced(tmp_path):
     for suffix, said in ((".json", "[1, 2]"), (".parquet", "not a table")):
         alien = out / f"sugarcrepe{suffix}"
         alien.write_text(said)
-        with pytest.raises(
-            RunError, match=rf"{suffix}: exists, but was not written by a known run; choose another -o or"
-        ):
+        with pytest.raises(RunError, match=f"{suffix}: .*not written by"):
             attempt(out / "sugarcrepe.json")
         assert alien.read_text() == said
         attempt(out / "sugarcrepe.json", overwrite=True)
@@ -215,7 +213,7 @@ def test_foreign_files_are_not_replaced(tmp_path):
     for suffix in (".json", ".parquet"):  # the annotations, which `bench composite --root data -o data` would replace
         (root / f"composite{suffix}").write_text("mine")
         for overwrite in (False, True):
-            with pytest.raises(RunError, match=rf"composite{suffix}: is a file of the benchmark, not a result"):
+            with pytest.raises(RunError, match=f"composite{suffix}: is a file of"):
                 attempt(root / "composite.json", overwrite=overwrite)
         (root / f"composite{suffix}").unlink()
 
@@ -386,12 +384,12 @@ def test_soft_msd_uses_all_captions_of_an_image(tmp_path, scorer):
 
 def test_incompatible_metrics_are_rejected_before_scoring(tmp_path, scorer):
     make_expert(tmp_path)
-    with pytest.raises(ConfigError, match="metric rank-agg compares two captions, but flickr8k-expert rates"):
+    with pytest.raises(ConfigError, match="rank-agg .*flickr8k-expert"):
         run(plan(tmp_path, name="flickr8k-expert", metrics=("rank-agg",)), tmp_path, scorer)
-    with pytest.raises(InputError, match="metric refclipscore needs references, but the items of flickr8k-expert have"):
+    with pytest.raises(InputError, match="refclipscore needs references"):
         run(plan(tmp_path, name="flickr8k-expert", metrics=("refclipscore",)), tmp_path, scorer)
     assert not scorer.images
-    with pytest.raises(ConfigError, match="limit must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="limit must .*got 0"):
         plan(tmp_path, limit=0)
 
 
@@ -439,16 +437,16 @@ def test_unreadable_results_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"nowhere.json: cannot be read"):
         read_result(tmp_path / "nowhere.json")
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InputError, match=r"expected a result of `msdscore bench` in format 3"):
+    with pytest.raises(InputError, match="in format 3"):
         read_result(tmp_path / "other.json")
     (tmp_path / "half.json").write_text('{"format": 3, "metrics": []}')
-    with pytest.raises(InputError, match=r"half.json: is damaged \('benchmark'\)"):
+    with pytest.raises(InputError, match="half.json: .*'benchmark'"):
         read_result(tmp_path / "half.json")
 
 
 def test_unknown_metric_of_a_result_lists_the_known_ones(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), metrics=("cosine", "length")), tmp_path, scorer)
-    with pytest.raises(InputError, match="has no metric 'msd'; it has cosine, length"):
+    with pytest.raises(InputError, match="'msd'; it has cosine, length"):
         result.metric("msd")
     assert replace(result, items=3).items == 3
 
@@ -501,7 +499,7 @@ def test_images_changed_during_a_run_are_rejected_and_scored_again(tmp_path, sco
             write_images(root / "sugarcrepe.images.parquet", others)
 
     small = plan(root, batch_images=2)
-    with pytest.raises(RunError, match="images were changed during the run"):
+    with pytest.raises(RunError, match="images were changed"):
         run(small, tmp_path, scorer, progress=replace_at_the_end)
     assert not (tmp_path / "out" / "sugarcrepe.parquet").exists()
     run(small, tmp_path, scorer)
@@ -551,7 +549,7 @@ def test_a_file_of_references_is_joined_by_image(tmp_path):
     assert (result.counted, list(result.notes)) == (2, ["items left out: no references"])
     assert all("|nrefs:1-2|" in metric.signature for metric in result.metrics)
     (tmp_path / "people.json").write_text(json.dumps({"other": ["a dog"]}))
-    with pytest.raises(InputError, match="expected references of the benchmark's images, by file name"):
+    with pytest.raises(InputError, match="references of the benchmark's"):
         prepare_work(plan)
     with pytest.raises(InputError, match="have none here"):
         prepare_work(replace(plan, references=None))

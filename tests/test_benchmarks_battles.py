@@ -88,7 +88,7 @@ def test_caparena_auto_skips_a_system_against_itself(tmp_path: Path) -> None:
 
 def test_caparena_auto_needs_every_caption(tmp_path: Path) -> None:
     _auto(tmp_path, {"test_0.jpg": "x"})
-    with pytest.raises(InputError, match=r"has no captions for 2 of 3 images, the first test_1\.jpg"):
+    with pytest.raises(InputError, match=r"2 of 3 images.*test_1\.jpg"):
         load("caparena-auto", tmp_path)
 
 
@@ -121,10 +121,10 @@ def test_docent_reads_three_aspects_and_finds_the_image(tmp_path: Path) -> None:
 
 
 def test_docent_rejects_unknown_labels_and_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"test-\*\.parquet or .*, found no such file; get it from https://hugg"):
+    with pytest.raises(InputError, match=r"test-\*\.parquet .*https://hugg"):
         load("docent", tmp_path)
     _docent(tmp_path / "test-0.parquet", [("better", "equal", "equal")])
-    with pytest.raises(InputError, match=r"row 0 mistakes: expected one of 1_much_better.*got 'better'"):
+    with pytest.raises(InputError, match="row 0 mistakes: .*'better'"):
         load("docent", tmp_path)
 
 

@@ -53,9 +53,7 @@ def test_sugarcrepe_uses_the_existing_image_folder(crepe: Path) -> None:
 
 def test_missing_file_error_names_file_and_source(crepe: Path) -> None:
     (crepe / "data" / "swap_obj.json").unlink()
-    with pytest.raises(
-        InputError, match=r"expected .*swap_obj\.json or .*swap_obj\.json, found no such file"
-    ) as caught:
+    with pytest.raises(InputError, match=r"swap_obj\.json or .*no such") as caught:
         load("sugarcrepe", crepe)
     assert "github.com/RAIVNLab/sugar-crepe" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -63,10 +61,10 @@ def test_missing_file_error_names_file_and_source(crepe: Path) -> None:
 
 def test_invalid_file_error_names_the_file(crepe: Path) -> None:
     (crepe / "data" / "add_att.json").write_text('{"0": ')
-    with pytest.raises(InputError, match=r"add_att\.json is not valid JSON"):
+    with pytest.raises(InputError, match=r"add_att\.json is not valid"):
         load("sugarcrepe", crepe)
     _dump(crepe / "data" / "add_att.json", {"7": {"filename": "a.jpg", "caption": "x"}})
-    with pytest.raises(InputError, match=r"key 7: expected the field negative_caption, got filename, caption"):
+    with pytest.raises(InputError, match="key 7: .*negative_caption"):
         load("sugarcrepe", crepe)
 
 
@@ -102,7 +100,7 @@ def test_subset_option_in_both_formats(crepe: Path, tmp_path: Path) -> None:
     texts = {"image": "a.jpg", "caption": "right", "negative_caption": "wrong"}
     _rows(tmp_path / "sugarcrepe.jsonl", [{"subset": s, "key": "1", **texts} for s in ("add_att", "swap_obj")])
     assert [item.id for item in load("sugarcrepe", tmp_path, subsets="swap_obj").items] == ["swap_obj/1"]
-    with pytest.raises(UnknownNameError, match="unknown subset 'swap_ob'. Did you mean 'swap_obj'"):
+    with pytest.raises(UnknownNameError, match="'swap_ob'.*'swap_obj'"):
         load("sugarcrepe", tmp_path, subsets="swap_ob")
 
 
@@ -114,7 +112,7 @@ def test_rows_are_read_without_images_and_duplicate_ids_are_rejected(tmp_path: P
     with pytest.raises(InputError, match="the id 's/1' occurs twice"):
         load("sugarcrepe", tmp_path)
     (tmp_path / "sugarcrepe.jsonl").write_text("{}\n\nnot json\n")
-    with pytest.raises(InputError, match=r"row 1: expected the field image"):
+    with pytest.raises(InputError, match="row 1: .*field image"):
         load("sugarcrepe", tmp_path)
 
 
@@ -122,7 +120,7 @@ def test_empty_image_cell_is_rejected(tmp_path: Path) -> None:
     _rows(tmp_path / "sugarcrepe.jsonl", [{"image": "a.jpg", "caption": "x", "negative_caption": "y"}])
     table = pa.table({"file_name": ["a.jpg"], "image": [{"bytes": None, "path": "a.jpg"}]})
     pq.write_table(table, tmp_path / "sugarcrepe.images.parquet")
-    with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) contains no image bytes"):
+    with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) .*no image"):
         image_source(load("sugarcrepe", tmp_path).items[0].image)
 
 
@@ -324,19 +322,19 @@ def test_rocov2_reads_its_columns_and_both_folder_layouts(tmp_path: Path) -> Non
     # The same caption in another case is not a negative.
     assert items[0].negative in ("mri", "x-ray")
     assert image_source(items[3].image) == b"picture ROCOv2_test_3"
-    with pytest.raises(InputError, match=r"validation-\*\.parquet, found no such file"):
+    with pytest.raises(InputError, match=r"validation-\*\.parquet, found"):
         load("rocov2", tmp_path, split="validation")
 
 
 def test_retrieval_pairs_need_other_captions() -> None:
     same = [CaptionedImage(str(k), Path(f"{k}.jpg"), ("alike",)) for k in range(3)]
-    with pytest.raises(InputError, match="no caption of another image for 0"):
+    with pytest.raises(InputError, match="of another image for 0"):
         draw_pairs(same, seed=0)
 
 
 def test_parquet_files_with_other_columns_are_rejected(tmp_path: Path) -> None:
     _write_images(tmp_path / "test-0.parquet", "name", ["a"])
-    with pytest.raises(InputError, match="is missing the columns filename, captions; it has name, image"):
+    with pytest.raises(InputError, match="missing .*filename, captions;"):
         load("rsicd", tmp_path)
     (tmp_path / "test-0.parquet").write_bytes(b"no parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):

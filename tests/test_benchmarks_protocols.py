@@ -360,7 +360,7 @@ def test_equal_file_names_in_two_folders_are_two_images() -> None:
     items = [Pair(str(k), Path(folder) / "1.jpg", "p", "n") for k, folder in enumerate(("coco", "flickr", "coco"))]
     assert len(set(clusters(items))) == 2
     assert [str(image) for image in wrong_images(items, 0)] == ["flickr/1.jpg", "coco/1.jpg", "flickr/1.jpg"]
-    with pytest.raises(InputError, match="needs at least 2 different images, got 1"):
+    with pytest.raises(InputError, match="different images, got 1"):
         wrong_images(items[:1], 0)
 
 
@@ -375,9 +375,9 @@ def test_invalid_calls_are_rejected() -> None:
     items = _pairs(["x", "x"])
     with pytest.raises(InputError, match=r"got \(2, 3\)"):
         evaluate(benchmark("sugarcrepe"), items, np.zeros((2, 3)))
-    with pytest.raises(UnknownNameError, match=r"unknown protocol of sugarcrepe 'oficial'\. Did you mean 'official'"):
+    with pytest.raises(UnknownNameError, match="'oficial'.*'official'"):
         evaluate(benchmark("sugarcrepe"), items, np.zeros((2, 2)), protocol="oficial")
-    with pytest.raises(InputError, match="sugarcrepe: expected at least one item, got none"):
+    with pytest.raises(InputError, match="sugarcrepe: .*got none"):
         evaluate(benchmark("sugarcrepe"), [], [])
 
 

@@ -88,7 +88,7 @@ def test_expert_json_needs_three_ratings_per_caption(tmp_path: Path) -> None:
         load("flickr8k-expert", tmp_path)
     mixed = _entry("1", "Flicker8k_Dataset", [("a", 1), ("a", 2), ("b", 2)], [])
     (tmp_path / "flickr8k.json").write_text(json.dumps({"1": mixed}))
-    with pytest.raises(InputError, match="expected 3 consecutive ratings of one caption"):
+    with pytest.raises(InputError, match="3 consecutive ratings"):
         load("flickr8k-expert", tmp_path)
 
 
@@ -136,21 +136,21 @@ def test_items_without_rating_are_dropped(tmp_path: Path) -> None:
 
 def test_missing_flickr8k_files_are_rejected(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     empty = tmp_path_factory.mktemp("empty")
-    with pytest.raises(InputError, match=r"ExpertAnnotations\.txt or .*flickr8k\.json, found no such file"):
+    with pytest.raises(InputError, match=r"ExpertAnnotations\.txt or"):
         load("flickr8k-expert", empty)
-    with pytest.raises(InputError, match=r"CrowdFlowerAnnotations\.txt or .*crowdflower_flickr8k\.json"):
+    with pytest.raises(InputError, match=r"CrowdFlowerAnnotations\.txt or"):
         load("flickr8k-cf", empty)
     (raw / "Flickr8k.token.txt").unlink()
-    with pytest.raises(InputError, match=r"expected .*Flickr8k\.token\.txt, found no such file"):
+    with pytest.raises(InputError, match=r"Flickr8k\.token\.txt, found no"):
         load("flickr8k-expert", raw)
 
 
 def test_damaged_flickr8k_files_are_rejected(raw: Path) -> None:
     (raw / "ExpertAnnotations.txt").write_text("1.jpg\t2.jpg#0\t1\t1\n")
-    with pytest.raises(InputError, match=r"line 1: expected 5 tab-separated columns, got 4"):
+    with pytest.raises(InputError, match="line 1: expected 5 .*got 4"):
         load("flickr8k-expert", raw)
     (raw / "ExpertAnnotations.txt").write_text("1.jpg\t99.jpg#0\t1\t1\t1\n")
-    with pytest.raises(InputError, match=r"the caption 99\.jpg#0 is not in Flickr8k\.token\.txt"):
+    with pytest.raises(InputError, match=r"99\.jpg#0 is not in"):
         load("flickr8k-expert", raw)
 
 
@@ -202,5 +202,5 @@ def test_composite_json_form(tmp_path: Path) -> None:
 
 
 def test_missing_composite_files_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"8k_correctness\.csv .*found no such file"):
+    with pytest.raises(InputError, match=r"8k_correctness\.csv .*no such"):
         load("composite", tmp_path)

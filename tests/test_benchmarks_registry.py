@@ -54,7 +54,7 @@ def test_names_are_unique_and_expected_benchmarks_exist() -> None:
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
 def test_missing_folder_is_rejected(row: Benchmark, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"/nowhere: no such folder; expected the benchmark's files as --root"):
+    with pytest.raises(InputError, match="/nowhere: no such folder"):
         registry.load(row.name, tmp_path / "nowhere")
 
 
@@ -83,20 +83,20 @@ def test_files_with_other_json_are_rejected(name, file, content, tmp_path: Path)
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
 def test_empty_folder_error_names_the_missing_files(row: Benchmark, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"expected .*, found no such file; get it from \S+") as caught:
+    with pytest.raises(InputError, match=r"no such file; get it from \S+") as caught:
         registry.load(row.name, tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_reader_options_get_suggestions(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="unknown option of rsicd 'splt'. Did you mean 'split'"):
+    with pytest.raises(UnknownNameError, match="'splt'.*'split'"):
         registry.load("rsicd", tmp_path, splt="test")
-    with pytest.raises(UnknownNameError, match="unknown option of sugarcrepe 'foo'"):
+    with pytest.raises(UnknownNameError, match="sugarcrepe 'foo'"):
         registry.load("sugarcrepe", tmp_path, foo=1)
 
 
 def test_unknown_names_get_suggestions() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown benchmark 'sugarcrape'\. Did you mean 'sugarcrepe'"):
+    with pytest.raises(UnknownNameError, match="'sugarcrape'.*'sugarcrepe'"):
         registry.benchmark("sugarcrape")
 
 
@@ -116,9 +116,7 @@ def test_plugins_add_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_invalid_plugin_is_ignored_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     _install(monkeypatch, f"{__name__}:NO_ROW")
     with (
-        pytest.warns(
-            PluginWarning, match=r"benchmark plugin 'toy' \(.*:NO_ROW\) is ignored: .* expected Benchmark obj"
-        ),
+        pytest.warns(PluginWarning, match=r"'toy' \(.*:NO_ROW\) is ignored"),
         pytest.raises(UnknownNameError, match="unknown benchmark 'toy'"),
     ):
         registry.benchmark("toy")
@@ -128,7 +126,7 @@ def test_files_without_items_are_rejected(monkeypatch: pytest.MonkeyPatch, tmp_p
     empty = Benchmark(**{**{f: getattr(TOY, f) for f in TOY.__slots__}, "reader": f"{__name__}:read_nothing"})
     monkeypatch.setattr(registry, "built_in", lambda: (empty,))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-    with pytest.raises(InputError, match=r"toy: the files under .* contain no items"):
+    with pytest.raises(InputError, match="toy: .* contain no items"):
         registry.load("toy", tmp_path)
 
 

@@ -33,7 +33,7 @@ def values(name, items, scores):
 @pytest.mark.parametrize("given", ["1e999", '"good"', "[1, null]"])
 def test_ratings_must_be_numbers(tmp_path, given):
     (tmp_path / "dev_flickr8k_expert.jsonl").write_text(f'{{"image": "a.jpg", "caption": "x", "expert": {given}}}')
-    with pytest.raises(InputError, match=r"row 1: expected a number as rating, got"):
+    with pytest.raises(InputError, match="row 1: .*number as rating"):
         load("flickr8k-expert", tmp_path)
 
 
@@ -80,7 +80,7 @@ def test_captions_are_paired_with_easy_or_hard_negatives(tmp_path):
     }  # fmt: skip
     assert hard.notes == {"images left out: no other caption in their scene class": 1}
     assert [pair.negative for pair in load("rsicd", tmp_path, seed=2).items] != [p.negative for p in easy.items]
-    with pytest.raises(UnknownNameError, match="unknown kind of negatives 'hrad'. Did you mean 'hard'"):
+    with pytest.raises(UnknownNameError, match="'hrad'.*'hard'"):
         load("rsicd", tmp_path, negatives="hrad")
 
 
@@ -101,12 +101,10 @@ def test_rows_file_is_found_by_words_of_its_name(tmp_path):
     assert len(load("sugarcrepe", tmp_path)) == 1
     assert len(load("sugarcrepe", tmp_path / "mysugarcrepes.jsonl")) == 1  # a file may be passed directly
     write_rows(tmp_path / "test_sugarcrepe.jsonl", [row])
-    with pytest.raises(
-        InputError, match=r"several rows files of sugarcrepe \(dev_sugarcrepe.jsonl, test_sugar.*--root"
-    ):
+    with pytest.raises(InputError, match=r"\(dev_sugarcrepe.jsonl, test_"):
         load("sugarcrepe", tmp_path)
     (tmp_path / "table.csv").write_text("")
-    with pytest.raises(InputError, match=r"table.csv: expected a folder, or a .jsonl file of rows"):
+    with pytest.raises(InputError, match="table.csv: expected a folder"):
         load("sugarcrepe", tmp_path / "table.csv")
 
 
@@ -279,7 +277,7 @@ def test_images_of_a_prompt_are_not_wrong_images_for_it(tmp_path):
     items = load("images", tmp_path / "mine.jsonl").items
     for seed in range(5):
         assert all(item.group != other.name[0] for item, other in zip(items, wrong_images(items, seed), strict=True))
-    with pytest.raises(InputError, match="no image of another prompt for the wrong-image control"):
+    with pytest.raises(InputError, match="no image of another prompt"):
         wrong_images(items[:3], 0)
 
 

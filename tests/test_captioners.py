@@ -297,7 +297,7 @@ def test_empty_caption_is_an_error_of_the_row(tmp_path) -> None:
 
 def test_invalid_settings_and_checkpoints_are_rejected(tmp_path) -> None:
     for wrong in ({"top_p": 0}, {"temperature": -1}, {"temperature": math.inf}, {"temperature": math.nan}):
-        with pytest.raises(ConfigError, match="expected a finite temperature >= 0"):
+        with pytest.raises(ConfigError, match="finite temperature"):
             CaptioningSettings(**wrong)
     with pytest.raises(ConfigError, match="url must begin with http"):
         endpoint_writer(Endpoint(url="ftp://x", model="m"), GREEDY)

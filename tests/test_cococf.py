@@ -260,7 +260,7 @@ def test_captions_with_known_hallucinations_are_not_used(tmp_path: Path) -> None
 
 
 def test_invalid_settings_and_missing_annotations_are_rejected() -> None:
-    with pytest.raises(UnknownNameError, match="unknown subset 'replace_ob'. Did you mean 'replace_obj'"):
+    with pytest.raises(UnknownNameError, match="'replace_ob'.*'replace_obj'"):
         BuildSettings(subsets=("replace_ob",))
     with pytest.raises(UnknownNameError, match="unknown kind of additions"):
         BuildSettings(add="long")
@@ -536,7 +536,7 @@ def test_paper_preset_replaces_scenes_if_a_caption_has_nothing_else() -> None:
         assert (scenes[removed].family == scenes[inserted].family) == (pair.split == "hard")
         assert inserted not in pair.positive
         assert inserted not in scenes[removed].near
-    with pytest.raises(InputError, match="none of 3 images has a caption that can be changed"):
+    with pytest.raises(InputError, match="none of 3 images"):
         build(images, BuildSettings())  # balanced sets use annotated objects only
 
 

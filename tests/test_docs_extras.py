@@ -8,14 +8,16 @@ from functools import cache
 import pytest
 
 from test_docs_examples import PAGES, PYTHON, ROOT, SHELL, blocks, lines_of
+from test_docs_install import DISTRIBUTIONS
 
+GROUP = re.compile(r"(msdscore-torch|msdscore-lab|msdscore|\.|lab|backbones)\[([\w,]+)\]")
+CHECKOUT = {".": "msdscore", "lab": "msdscore-lab", "backbones": "msdscore-torch"}
 # Pages without an install line follow the installation page, which installs `mini`.
 INSTALLED = {"mini"}
 IMPORTED = {
-    "capevalkit": "capevalkit", "evaluate": "evaluate", "matplotlib": "figures", "open_clip": "openclip",
+    "evaluate": "evaluate", "matplotlib": "figures", "open_clip": "openclip",
     "openpyxl": "xlsx", "pandas": "pandas", "pytorch_lightning": "lightning", "ray": "ray", "scipy": "lab",
-    "torchmetrics": "torchmetrics", "transformers": "hf", "trl": "trl",
-    "wandb": "wandb",
+    "torchmetrics": "torchmetrics", "transformers": "hf", "trl": "trl", "wandb": "wandb",
 }  # fmt: skip
 OPENED = r"(--encoder |-e |-m [\w-]*/?|Scorer\(|load_encoder\(|encoder=|caption_scores\(|MSDReward\()\W?"
 NEEDED = {  # patterns of Python lines and commands that need an extra
@@ -26,6 +28,7 @@ NEEDED = {  # patterns of Python lines and commands that need an extra
     "lab": r"^msdscore (align|bench|benchmarks|caption|cococf|compare|rank-captioners|study|table) |msdscore_lab\b",
     "hf": rf"{OPENED}(clip-|siglip|blip|llava|qwen|longclip)",
     "openclip": rf"{OPENED}(open_clip:|biomedclip|remoteclip|mobileclip)",
+    "torch": r"\bmsdscore_torch\b",
     "train": r"^msdscore align train\b",
     "ray": r"--engine ray\b|\bs3://",
     "xlsx": r"\.xlsx\b",
@@ -34,25 +37,31 @@ NEEDED = {  # patterns of Python lines and commands that need an extra
 
 
 @cache
-def contents(extra):
+def table(distribution):
+    """Return the requirements of each extra of a distribution."""
+    text = (ROOT / DISTRIBUTIONS[distribution] / "pyproject.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["project"].get("optional-dependencies", {})
+
+
+def contents(distribution, extra):
     """Return an extra and the extras it includes."""
-    if extra == "lab":  # the distribution msdscore-lab
-        return {extra}
-    rows = {}
-    for file in ("lab/pyproject.toml", "pyproject.toml"):
-        rows |= tomllib.loads((ROOT / file).read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    inside = {
-        name for row in rows[extra] for group in re.findall(r"msdscore\[([\w,]+)\]", row) for name in group.split(",")
-    }
-    return {extra}.union(*map(contents, inside))
+    requirements = " ".join(table(distribution)[extra])
+    found = {extra, "torch"} if "msdscore-torch" in requirements else {extra}
+    for other, group in GROUP.findall(requirements):
+        found.update(*(contents(other, name) for name in group.split(",")))
+    return found
 
 
 def named(page):
     text = page.read_text(encoding="utf-8")
-    groups = re.findall(r"(?:msdscore|msdscore-lab|\.|lab)\[([\w,]+)\]", text)
-    groups += ["lab"] if "msdscore-lab" in text or "--editable lab" in text else []
-    names = [name for group in groups for name in group.split(",")] + re.findall(r"extras? `(\w+)`", text)
-    return INSTALLED.union(*map(contents, names))
+    found = set(INSTALLED)
+    if "msdscore-lab" in text or "--editable lab" in text:
+        found |= {"lab", "torch"}
+    for place, group in GROUP.findall(text):
+        found.update(*(contents(CHECKOUT.get(place, place), name) for name in group.split(",")))
+    for name in re.findall(r"extras? `(\w+)`", text):
+        found |= contents(next(one for one in DISTRIBUTIONS if name in table(one)), name)
+    return found
 
 
 def needed(page):
@@ -70,11 +79,10 @@ def needed(page):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             for module in modules:
-                top, _, rest = module.partition(".")
-                if top == "msdscore" and rest.startswith("integrations."):
-                    top = rest.split(".")[1]
-                if top in IMPORTED:
-                    yield IMPORTED[top], block.id
+                parts = module.split(".")
+                name = parts[-1] if parts[1:2] in (["integrations"], ["harnesses"]) else parts[0]
+                if name in IMPORTED:
+                    yield IMPORTED[name], block.id
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -14,7 +14,7 @@ from test_docs_examples import PAGES, ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 LINE = re.compile(r"pip install ([^`#\n\"]+)")
-DISTRIBUTIONS = {"msdscore": ".", "msdscore-mini": "weights", "msdscore-lab": "lab"}
+DISTRIBUTIONS = {"msdscore": ".", "msdscore-mini": "weights", "msdscore-torch": "backbones", "msdscore-lab": "lab"}
 
 
 def lines():
@@ -32,7 +32,7 @@ def pip(python, *words, cwd, index):
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    """Build the wheels of the three distributions into a folder."""
+    """Build the wheels of the distributions into a folder."""
     pytest.importorskip("hatchling", reason="needs the extra msdscore[test]")
     folder = tmp_path_factory.mktemp("wheels")
     for path in DISTRIBUTIONS.values():

@@ -1,13 +1,11 @@
 """Documentation links resolve to files, pages and headings, and the site lists every page."""
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))
+from test_docs_examples import PAGES, ROOT
+
 CODE = re.compile(r"^(```|~~~).*?^\1", re.S | re.M)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*$", re.M)
@@ -75,11 +73,14 @@ def test_commands_page_documents_all_commands(monkeypatch):
     assert re.findall(r"^\| \*\*(.*)\*\* \| \|$", score, re.M)[:4] == ["Input", "Output", "Scoring", "Speed"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_blocks_parse(page):
-    for body in re.findall(r"^```(?:py|python)\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
-        if ">>>" not in body:
-            ast.parse(body)
+def test_tests_of_the_table_of_guarantees_exist():
+    folder, file = ROOT / "tests", ""
+    for name, test in re.findall(
+        r"`(test_\w+\.py)?(?:::(test_\w+))?", (folder / "README.md").read_text(encoding="utf-8")
+    ):
+        file = name or file
+        assert not test or f"def {test}(" in (folder / file).read_text(encoding="utf-8"), f"{file} has no {test}"
+        assert (folder / file).is_file(), f"no file {file}"
 
 
 def test_pages_outside_the_laboratory_stay_short():

@@ -132,7 +132,7 @@ def test_killed_writer_leaves_no_partial_items(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file: cannot store vectors here \(.*\)"):
+    with pytest.raises(RunError, match="file: cannot store"):
         CachedEncoder(CountingEncoder(), kept(tmp_path / "file"))
 
 

@@ -186,7 +186,7 @@ def test_overflow_raises(folder, tmp_path, monkeypatch):
     model.visual_projection.weight.data *= 1e6
     model.save_pretrained(loud)
     encoder = load_encoder(str(loud), device="cpu", dtype="float16")
-    with pytest.raises(ConfigError, match="overflows in float16; load it with dtype='float32'"):
+    with pytest.raises(ConfigError, match="overflows in float16"):
         prepare_and_encode(encoder, [Image.new("RGB", (8, 8), "red")])
 
 
@@ -225,7 +225,7 @@ def test_damaged_weights_are_one_line_errors(folder, tmp_path):
     shutil.copytree(folder, bad)
     weights = bad / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(WeightsError, match=r"weights of '.*bad' cannot be loaded \(.*\)") as caught:
+    with pytest.raises(WeightsError, match="bad' cannot be loaded") as caught:
         load_encoder(str(bad), device="cpu")
     assert "\n" not in str(caught.value)
 
@@ -238,7 +238,7 @@ def test_missing_tensors_are_not_filled_with_random_numbers(folder, tmp_path):
     tensors = load_file(bad / "model.safetensors")
     del tensors["visual_projection.weight"]
     save_file(tensors, bad / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(WeightsError, match=r"lack 1 tensors of CLIPModel, first 'visual_projection.weight'"):
+    with pytest.raises(WeightsError, match="'visual_projection.weight'"):
         load_encoder(str(bad), device="cpu")
 
 
@@ -247,9 +247,7 @@ def test_preprocessor_with_another_size_is_rejected(folder, tmp_path):
     shutil.copytree(folder, bad)
     config = json.loads((bad / "preprocessor_config.json").read_text())
     (bad / "preprocessor_config.json").write_text(json.dumps({**config, "crop_size": 40}))
-    with pytest.raises(
-        WeightsError, match=r"should produce 32 x 32 pixels as its model takes, but produces \(40, 40\)"
-    ):
+    with pytest.raises(WeightsError, match=r"32 x 32 .*\(40, 40\)"):
         load_encoder(str(bad), device="cpu")
 
 
@@ -266,19 +264,19 @@ def test_preprocessor_in_the_processor_file_is_used(folder, encoder, images, tmp
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"long_text": "drop"}, ConfigError, "long_text must be 'window' or 'cut', got 'drop'"),
+        ({"long_text": "drop"}, ConfigError, "long_text .*got 'drop'"),
         (
             {"patchnorm": True},
             UnknownNameError,
-            "unknown encoder option 'patchnorm'. Did you mean 'patch_norm'",
+            "'patchnorm'.*'patch_norm'",
         ),
         (
             {"dtype": "int8"},
             ConfigError,
-            "dtype must be auto or one of float32, float16, bfloat16, got 'int8'",
+            "dtype .*got 'int8'",
         ),
-        ({"device": "abacus"}, ConfigError, "device must be auto, cpu, cuda or cuda:N, got 'abacus'"),
-        ({"device": "cuda:99"}, ConfigError, "device 'cuda:99' is not available"),
+        ({"device": "abacus"}, ConfigError, "device .*got 'abacus'"),
+        ({"device": "cuda:99"}, ConfigError, "device 'cuda:99'"),
     ],
 )
 def test_invalid_options_are_rejected(folder, options, error, message):
@@ -287,9 +285,9 @@ def test_invalid_options_are_rejected(folder, options, error, message):
 
 
 def test_empty_batches_are_rejected(encoder):
-    with pytest.raises(ConfigError, match="at least one image to encode, got none"):
+    with pytest.raises(ConfigError, match="one image .*got none"):
         prepare_and_encode(encoder, [])
-    with pytest.raises(ConfigError, match="at least one caption to encode, got none"):
+    with pytest.raises(ConfigError, match="one caption .*got none"):
         encoder.encode_texts([])
 
 

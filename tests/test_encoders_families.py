@@ -213,12 +213,12 @@ def test_unknown_compile_backend_is_rejected(folder):
 @pytest.mark.parametrize("family", TRANSFORMERS, indirect=True)
 def test_device_map_and_quantisation_need_accelerate(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(MissingExtraError, match=r"accelerate is needed here; .*'msdscore\[large\]'"):
+    with pytest.raises(MissingExtraError, match=r"accelerate .*msdscore\[large\]"):
         load_encoder(str(folder), device="cpu", device_map="auto")
     with pytest.raises(MissingExtraError, match=r"accelerate is needed here"):
         load_encoder(str(folder), device="cpu", bits=4)
     for bits in (1, 5, 16):
-        with pytest.raises(ConfigError, match=f"bits must be 0, 4 or 8, got {bits}"):
+        with pytest.raises(ConfigError, match=f"bits .*got {bits}"):
             load_encoder(str(folder), device="cpu", bits=bits)
 
 

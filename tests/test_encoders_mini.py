@@ -292,12 +292,12 @@ def test_tuned_stages_replace_the_frozen_ones(tmp_path):
     image_vectors = [prepare_and_encode(one, [make_image()]).points for one in (tuned, encoder())]
     assert not np.allclose(*image_vectors, atol=1e-3)
     save_file({"head.weight": torch.zeros(3)}, tmp_path / "tuned" / "tower.safetensors")
-    with pytest.raises(WeightsError, match="does not fit EfficientNet-Lite2"):
+    with pytest.raises(WeightsError, match="EfficientNet-Lite2"):
         load_encoder(str(tmp_path / "tuned"), device="cpu")
 
 
 def test_unsupported_options_are_rejected():
-    with pytest.raises(ConfigError, match="an aligned encoder cannot be compiled"):
+    with pytest.raises(ConfigError, match="cannot be compiled"):
         load_encoder("mini", compile="inductor")
     with pytest.raises(ConfigError, match="has no revisions"):
         load_encoder("mini", revision="main")

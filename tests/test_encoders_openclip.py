@@ -150,7 +150,7 @@ def test_a_row_with_model_and_file_loads_from_a_folder(remote):
         str(remote), name="mine", device="cpu", model="ViT-remote-tiny", file="RemoteCLIP-ViT-remote-tiny.pt"
     )
     assert encoder.signature.startswith("mine@")
-    with pytest.raises(ConfigError, match="pass both model and file, or neither; got model='x', file=''"):
+    with pytest.raises(ConfigError, match="model='x', file=''"):
         load_openclip(str(remote), name="mine", device="cpu", model="x")
     with pytest.raises(WeightsError, match=r"has no other.pt"):
         load_openclip(str(remote), name="mine", device="cpu", model="ViT-remote-tiny", file="other.pt")
@@ -158,7 +158,7 @@ def test_a_row_with_model_and_file_loads_from_a_folder(remote):
 
 def test_a_pickle_with_code_is_rejected(remote, tmp_path):
     torch.save({"weight": Bomb(tmp_path / "trace")}, tmp_path / "bad.pt")
-    with pytest.raises(WeightsError, match=r"weights of '.*bad.pt' cannot be loaded"):
+    with pytest.raises(WeightsError, match="bad.pt' cannot be loaded"):
         load_encoder(f"open_clip:ViT-remote-tiny/{tmp_path / 'bad.pt'}", device="cpu")
     assert not (tmp_path / "trace").exists()
 
@@ -166,7 +166,7 @@ def test_a_pickle_with_code_is_rejected(remote, tmp_path):
 def test_weights_of_another_architecture_are_rejected(remote, tmp_path):
     name = register(tmp_path, "ViT-other-tiny", {**OWN, "embed_dim": 8})
     file = remote / "RemoteCLIP-ViT-remote-tiny.pt"
-    with pytest.raises(WeightsError, match=r"do not fit their architecture \(.*size mismatch"):
+    with pytest.raises(WeightsError, match="architecture .*size mismatch"):
         load_encoder(f"open_clip:{name}/{file}", device="cpu")
 
 
@@ -227,14 +227,14 @@ def test_pretrained_tag_determines_activation_and_preprocessing(monkeypatch, roo
     assert encoder.signature.startswith(f"open_clip:{name}/mine@11111111,")
     assert encoder.preprocessing.mean == (0.0, 0.0, 0.0)
     assert type(encoder._model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
-    with pytest.raises(UnknownNameError, match=r"unknown weights of .*: 'mime'. Did you mean 'mine'"):
+    with pytest.raises(UnknownNameError, match="'mime'.*'mine'"):
         load_encoder(f"open_clip:{name}/mime", device="cpu")
 
 
 def test_incomplete_names_are_rejected():
-    with pytest.raises(ConfigError, match=r"'ViT-B-32' needs weights: name one as ViT-B-32/TAG or ViT-B-32/FILE"):
+    with pytest.raises(ConfigError, match="'ViT-B-32' needs weights"):
         load_encoder("open_clip:ViT-B-32", device="cpu")
-    with pytest.raises(WeightsError, match=r"folder 'ViT-B-31' does not exist"):
+    with pytest.raises(WeightsError, match="folder 'ViT-B-31'"):
         load_encoder("open_clip:ViT-B-31", device="cpu")
     assert find_row("open_clip:ViT-B-32/openai").family == "open_clip"
 
@@ -246,7 +246,7 @@ def test_models_without_patches_are_rejected(own, tmp_path, config):
     bad = tmp_path / "bad"
     shutil.copytree(own, bad)
     (bad / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
-    with pytest.raises(ConfigError, match="is a CoCa or ResNet of open_clip"):
+    with pytest.raises(ConfigError, match="CoCa or ResNet"):
         load_encoder(str(bad), device="cpu")
 
 

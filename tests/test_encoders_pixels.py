@@ -154,7 +154,7 @@ def test_resizing_on_the_device_is_in_the_signature_and_changes_little(clip, tmp
 def test_invalid_options_are_rejected(clip):
     with pytest.raises(ConfigError, match="jpeg.*got 'half'"):
         load_encoder(clip, jpeg="half")
-    with pytest.raises(ConfigError, match="resize must be 'pillow' or 'device'"):
+    with pytest.raises(ConfigError, match="resize must .*'device'"):
         load_encoder(clip, resize="gpu")
 
 

@@ -1,5 +1,6 @@
 """The example plugin is short and installable, and its encoder is loaded by name."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -83,23 +84,21 @@ def test_encoder_is_imported_from_a_module_in_the_working_folder(mine):
     assert load_encoder(f"{mine}:make", shade=3).signature == "mine@3"
     assert Scorer(f"{mine}:ready").signature.startswith("msd|enc:mine@0|")
     assert Scorer(f"{mine}:make").spec.record() is None  # its code may change
-    with pytest.raises(UnknownNameError, match="unknown option of mine_of_a_user:make 'shad'. Did you mean 'shade'"):
+    with pytest.raises(UnknownNameError, match=":make 'shad'.*'shade'"):
         load_encoder(f"{mine}:make", shad=3)
-    with pytest.raises(ConfigError, match="mine_of_a_user:THREE: expected an encoder or a callable .*, got int"):
+    with pytest.raises(ConfigError, match=":THREE: .*got int"):
         load_encoder(f"{mine}:THREE")
-    with pytest.raises(ConfigError, match="the encoder 'mine_of_a_user:nothing' cannot be imported .*no attribute"):
+    with pytest.raises(ConfigError, match=":nothing' cannot be imported"):
         load_encoder(f"{mine}:nothing")
-    with pytest.raises(
-        ConfigError, match=r"encoder 'mine_of_a_user.py:make': .*; use mine_of_a_user:make in the folder '.'"
-    ):
+    with pytest.raises(ConfigError, match="use mine_of_a_user:make in"):
         load_encoder(f"{mine}.py:make")
     Path("fails.py").write_text("\nmake = 1 / 0")
-    with pytest.raises(ConfigError, match=r"cannot be imported \(ZeroDivisionError: .* \(fails.py, line 2\)\)"):
+    with pytest.raises(ConfigError, match="ZeroDivision.*fails.py, line 2"):
         load_encoder("fails:make")
-    with pytest.raises(UnknownNameError, match="unknown encoder 'no_such_module:make'"):
+    with pytest.raises(UnknownNameError, match="'no_such_module:make'"):
         load_encoder("no_such_module:make")
     Path("needs_more.py").write_text("import a_library_that_is_not_there")
-    with pytest.raises(ConfigError, match="cannot be imported .*a_library_that_is_not_there.*; install"):
+    with pytest.raises(ConfigError, match="a_library_that_is_not_there"):
         load_encoder("needs_more:make")
 
 
@@ -164,7 +163,7 @@ def test_check_encoder_reports_each_violation(encoder, sentence):
     faults = list(find_faults(encoder))
     assert any(sentence in fault for fault in faults), faults
     assert all("\n" not in fault for fault in faults)
-    with pytest.raises(AssertionError, match="must|expected|depend|no real|dimensions"):
+    with pytest.raises(AssertionError, match=re.escape(sentence)):
         check_encoder(encoder)
 
 

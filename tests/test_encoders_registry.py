@@ -81,7 +81,7 @@ def test_backbones_of_the_paper_have_short_names(name, tmp_path, monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(WeightsError, match=r"not in the Hugging Face cache and offline mode is on .*: hf download "):
+    with pytest.raises(WeightsError, match="offline mode .*: hf download "):
         load_encoder(name, device="cpu")
 
 
@@ -95,12 +95,12 @@ def test_registry_does_not_import_torch():
 
 
 def test_unknown_name_gets_a_suggestion():
-    with pytest.raises(UnknownNameError, match=r"unknown encoder 'clip-l41'. Did you mean 'clip-l14'.*Known: .*toy"):
+    with pytest.raises(UnknownNameError, match="'clip-l41'.*'clip-l14'.*toy"):
         load_encoder("clip-l41")
 
 
 def test_missing_folder_is_rejected():
-    with pytest.raises(WeightsError, match="folder './nothing' does not exist"):
+    with pytest.raises(WeightsError, match="folder './nothing'"):
         load_encoder("./nothing")
 
 
@@ -112,7 +112,7 @@ def test_a_folder_loads_by_its_family(tmp_path):
 
 def test_unknown_model_type_gets_a_suggestion(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clap"}))
-    with pytest.raises(UnknownNameError, match=r"unknown model type of '.*': 'clap'. Did you mean 'clip'"):
+    with pytest.raises(UnknownNameError, match="'clap'.*'clip'"):
         load_encoder(str(tmp_path))
 
 
@@ -120,7 +120,7 @@ def test_a_registered_encoder_loads_with_its_own_options():
     register_encoder(EncoderRow(name="mine", loader=TOY, family="toy"))
     assert load_encoder("mine").name == "mine"
     register_encoder(EncoderRow(name="odd", loader=TOY, family="toy", options={"size": 3}))
-    with pytest.raises(ConfigError, match="encoder 'odd' has no options, got size"):
+    with pytest.raises(ConfigError, match="'odd' has no options, got size"):
         load_encoder("odd")
 
 
@@ -139,7 +139,7 @@ def test_registering_the_same_row_twice_is_harmless():
 @pytest.mark.parametrize("loader", ["no_such_module:Thing", "msdscore.encoders.toy:Nothing", "nocolon"])
 def test_loader_that_cannot_be_imported_is_reported(loader):
     register_encoder(EncoderRow(name="mine", loader=loader, family="x"))
-    with pytest.raises(ConfigError, match=f"the loader '{loader}' of encoder 'mine' cannot be imported"):
+    with pytest.raises(ConfigError, match=f"'{loader}' of encoder 'mine'"):
         load_encoder("mine")
 
 
@@ -184,7 +184,7 @@ def test_built_in_encoders_load_without_importing_plugins(plugin):
 
 def test_plugin_cannot_replace_a_built_in_encoder(plugin):
     plugin("greedyplug", BODY, "SAME")
-    with pytest.warns(PluginWarning, match="a plugin's encoder 'toy' is ignored: the name is taken"):
+    with pytest.warns(PluginWarning, match="'toy' is ignored"):
         rows = {row.name: row for row in list_encoders()}
     assert rows["toy"].loader == TOY
 
@@ -203,9 +203,7 @@ def test_plugin_cannot_replace_a_built_in_encoder(plugin):
     ],
 )
 def test_other_names_suggest_the_short_name(name, meant):
-    with pytest.raises(
-        UnknownNameError, match=rf"unknown encoder '{re.escape(name)}'. Did you mean '{re.escape(meant)}'"
-    ):
+    with pytest.raises(UnknownNameError, match=f"'{re.escape(name)}'.*'{re.escape(meant)}'"):
         find_row(name)
 
 
@@ -213,13 +211,13 @@ def test_other_names_suggest_the_short_name(name, meant):
 def test_unavailable_device_is_rejected(device, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=f"device '{device}' is not available; use device='auto' or 'cpu'"):
+    with pytest.raises(ConfigError, match=f"device '{device}' is not"):
         place(device, "auto")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_on_an_unsupported_cpu_is_rejected(dtype, monkeypatch):
     monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: dtype == torch.float32)
-    with pytest.raises(ConfigError, match=f"this CPU has no instructions for {dtype}; use dtype='float32'"):
+    with pytest.raises(ConfigError, match=f"no instructions for {dtype}"):
         load_encoder("mini", device="cpu", dtype=dtype)
     assert place("cpu", "auto").dtype == torch.float32

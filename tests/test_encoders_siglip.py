@@ -132,7 +132,7 @@ def test_heads_map_patches_and_tokens_to_the_pooled_space(name, request, images)
 
 def test_towers_of_different_widths_need_the_heads(tmp_path):
     folder = make_siglip(tmp_path / "giant", text_width=16)
-    with pytest.raises(ConfigError, match="patches have 32 numbers and tokens 16; load it with local='heads'"):
+    with pytest.raises(ConfigError, match="32 numbers and tokens 16"):
         load_encoder(str(folder), device="cpu")
     encoder = load_encoder(str(folder), device="cpu", local="heads")
     assert (

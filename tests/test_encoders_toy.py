@@ -97,5 +97,5 @@ def test_vectors_have_a_fixed_hash(encoder, scene):
 
 
 def test_it_has_no_options():
-    with pytest.raises(ConfigError, match="encoder 'toy' has no options, got patch_norm"):
+    with pytest.raises(ConfigError, match="no options, got patch_norm"):
         load_encoder("toy", patch_norm=True)

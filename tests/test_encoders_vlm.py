@@ -218,7 +218,7 @@ def test_incomplete_original_format_is_rejected(critic, root):
     config = json.loads((bad / "config.json").read_text())
     del config["image_grid_pinpoints"]
     (bad / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WeightsError, match=r"config.json of '.*gaps' is not supported \(KeyError\('image_grid"):
+    with pytest.raises(WeightsError, match=r"gaps' .*KeyError\('image_grid"):
         load_encoder(str(bad), device="cpu")
 
 
@@ -231,7 +231,7 @@ def test_unsupported_vision_tower_is_rejected(llava, root):
     tower = {"model_type": "pixtral", "image_size": 32, "patch_size": 8, "head_dim": 8, **TOWER}
     config = transformers.LlavaConfig(text_config=config.text_config.to_dict(), vision_config=tower)
     transformers.LlavaForConditionalGeneration(config).save_pretrained(bad)
-    with pytest.raises(ConfigError, match="the vision tower should be one of clip_vision_model, .*, got pixtral"):
+    with pytest.raises(ConfigError, match="vision tower .*got pixtral"):
         load_encoder(str(bad), device="cpu")
 
 

@@ -238,7 +238,7 @@ def test_shards_are_found_by_their_index(folder):
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     index = '{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}'
     (folder / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(WeightsError, match=r"has no complete model.safetensors or pytorch_model.bin"):
+    with pytest.raises(WeightsError, match="no complete model.safetensors"):
         find_checkpoint(str(folder))
     (folder / "model-00002-of-00002.safetensors").write_bytes(b"x")
     assert len(find_checkpoint(str(folder)).weight_files()) == 2
@@ -247,21 +247,21 @@ def test_shards_are_found_by_their_index(folder):
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_incomplete_folder_is_rejected(folder, name):
     (folder / name).unlink()
-    with pytest.raises(WeightsError, match=rf"has no .*{name}.*; expected a complete checkpoint folder"):
+    with pytest.raises(WeightsError, match=f"has no .*{name}"):
         find_checkpoint(str(folder), needs=[("tokenizer.json",)])
 
 
 def test_invalid_config_is_rejected(folder):
     (folder / "config.json").write_text("{")
-    with pytest.raises(WeightsError, match=r"config.json of .* cannot be read \(.*\)"):
+    with pytest.raises(WeightsError, match="config.json .*cannot be read"):
         model_type(str(folder))
     (folder / "config.json").write_text("{}")
-    with pytest.raises(WeightsError, match="has no model_type; expected one such as 'clip'"):
+    with pytest.raises(WeightsError, match="has no model_type"):
         model_type(str(folder))
 
 
 def test_missing_path_is_rejected():
-    with pytest.raises(WeightsError, match="folder './no/where' does not exist"):
+    with pytest.raises(WeightsError, match="folder './no/where'"):
         find_checkpoint("./no/where")
 
 
@@ -416,9 +416,9 @@ def test_weights_of_an_installed_package(tmp_path, monkeypatch):
     (package / "a.bin").write_bytes(b"weights")
     monkeypatch.syspath_prepend(tmp_path / "site")
     assert locate("package:tiny_weights_package/a.bin") == str(package / "a.bin")
-    with pytest.raises(WeightsError, match="weight package 'tiny_weights_package' has no 'b.bin'"):
+    with pytest.raises(WeightsError, match="_package' has no 'b.bin'"):
         locate("package:tiny_weights_package/b.bin")
-    with pytest.raises(WeightsError, match="'no-such-package' are not installed"):
+    with pytest.raises(WeightsError, match="'no-such-package'"):
         locate("package:no_such_package/a.bin")
     assert locate("a.bin", base=package) == str(package / "a.bin")
     assert [locate(name, base=package) for name in ("org/model", "")] == ["org/model", ""]
@@ -462,16 +462,16 @@ def test_only_top_level_files_and_the_safest_weights_are_downloaded():
     [
         (
             "GatedRepoError",
-            "'a/b' is gated: accept its licence at https://huggingface.co/a/b, then run: hf auth",
+            "'a/b' is gated",
         ),
-        ("RevisionNotFoundError", "'a/b' has no revision 'v9'; see https://huggingface.co/a/b/commits"),
+        ("RevisionNotFoundError", "'a/b' has no revision 'v9'"),
         (
             "RepositoryNotFoundError",
-            "'a/b' is not on the hub, or is private; check the name or run: hf auth login",
+            "'a/b' is not on the hub",
         ),
         (
             "ReadTimeout",
-            r"not in the Hugging Face cache and the hub cannot be reached \(ReadTimeout\); download",
+            r"cannot be reached \(ReadTimeout",
         ),
     ],
 )

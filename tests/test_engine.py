@@ -106,7 +106,7 @@ def test_changed_input_or_settings_are_rejected(tmp_path):
     path, _ = make_input(tmp_path)
     output = tmp_path / "out.parquet"
     run(Scorer("toy"), path, output)
-    with pytest.raises(RunError, match=r"settings\.kappa \(20\.0, now 30\.0\).*--overwrite"):
+    with pytest.raises(RunError, match=r"kappa \(20\.0, now 30\.0\)"):
         run(Scorer("toy", Paper(kappa=30.0)), path, output)
     path.write_text(path.read_text().replace("number 3", "number three"))
     with pytest.raises(RunError, match="another input"):
@@ -200,10 +200,10 @@ def test_input_and_foreign_files_are_never_overwritten(tmp_path):
     (tmp_path / "link.jsonl").symlink_to(path)
     for output in (path, tmp_path / "link.jsonl"):
         for overwrite in (False, True):
-            with pytest.raises(RunError, match="is an input of this command, which would be lost"):
+            with pytest.raises(RunError, match="is an input of this command"):
                 run(Scorer("toy"), path, output, overwrite=overwrite)
     assert len(path.read_text().splitlines()) == len(lines)
-    with pytest.raises(ConfigError, match=r"red\.png: unknown kind of output"):
+    with pytest.raises(ConfigError, match=r"red\.png: unknown kind"):
         run(Scorer("toy"), path, tmp_path / "red.png", overwrite=True)
     assert (tmp_path / "red.png").exists()
     (tmp_path / "folder.jsonl").mkdir()
@@ -664,7 +664,7 @@ def test_input_changed_during_a_run_is_rejected_and_parts_are_saved(tmp_path, mo
             replaced.append(done)
             replace_input(path, how)
 
-    with pytest.raises(RunError, match=r"rows\.jsonl: was changed while it was scored"):
+    with pytest.raises(RunError, match=r"rows\.jsonl: was changed while"):
         run(Scorer("toy"), path, output, part_rows=8, progress=replace_once)
     assert not output.exists()
     with pytest.raises(RunError, match="another input"):
@@ -689,7 +689,7 @@ def test_other_formats_changed_during_a_run_are_rejected(tmp_path, name):
         (tmp_path / "next" / name).replace(path)
 
     write(lines)
-    with pytest.raises(RunError, match="was changed while it was scored"):
+    with pytest.raises(RunError, match="was changed while"):
         run(Scorer("toy"), path, output, progress=lambda done, total: done == total and write(lines[::-1]))
     assert not output.exists()
 
@@ -720,7 +720,7 @@ def test_rows_of_a_temporarily_replaced_input_are_rejected(tmp_path):
 
     with open_rows(path) as source:
         path.write_text(path.read_text().replace("number 3", "number 4"))
-        with pytest.raises(RunError, match="was changed while it was scored"):
+        with pytest.raises(RunError, match="was changed while"):
             score_rows(Scorer("toy").pipeline, source, output, RunOptions(part_rows=8), progress=put_back)
     assert not output.exists()
     assert run(Scorer("toy"), path, output, part_rows=8, progress=lambda done, total: os.utime(path)).rows == 40
@@ -803,7 +803,7 @@ def test_rows_with_repeated_ids_are_all_scored(tmp_path):
 def test_a_tar_replaced_during_a_run_over_one_file_is_rejected(tmp_path):
     path, output = write_tar(tmp_path / "rows.tar"), tmp_path / "out.jsonl"
     other = write_tar(tmp_path / "other.tar", first=1)
-    with pytest.raises(RunError, match=r"rows\.tar: was changed while it was scored"):
+    with pytest.raises(RunError, match=r"rows\.tar: was changed while"):
         run(Scorer("toy"), path, output, progress=lambda done, total: other.exists() and other.replace(path))
     assert not output.exists()
 
@@ -814,7 +814,7 @@ def test_full_temporary_folder_is_a_one_line_error_and_the_run_resumes(tmp_path,
     run(Scorer("toy"), path, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
         patch.setattr("msdscore.run.rows.SpooledTemporaryFile", lambda max_size: full.open("w+b", buffering=0))
-        with pytest.raises(RunError, match=r"cannot be stored there \(No space left on device\)"):
+        with pytest.raises(RunError, match="No space left on device"):
             run(Scorer("toy"), path, tmp_path / "scores.parquet")
     run(Scorer("toy"), path, tmp_path / "scores.parquet")
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
@@ -864,7 +864,7 @@ def test_input_deleted_during_a_run_is_reported(tmp_path):
         if done == total:
             path.unlink(missing_ok=True)
 
-    with pytest.raises(RunError, match=r"rows\.jsonl: can no longer be read \(No such file"):
+    with pytest.raises(RunError, match=r"rows\.jsonl: can no longer be"):
         run(Scorer("toy"), path, tmp_path / "out.parquet", progress=delete)
 
 
@@ -881,9 +881,7 @@ def test_excel_safe_escapes_formulas(tmp_path, suffix):
     assert safe[0]["'=note"] == f"'{formula}"
     assert [row["msd"] for row in plain] == [row["msd"] for row in safe]
     assert safe[0]["less"] == "-3"
-    with pytest.raises(
-        ConfigError, match=r"--excel-safe is for outputs that spreadsheets open; expected \.csv or \.tsv"
-    ):
+    with pytest.raises(ConfigError, match=r"--excel-safe .*\.csv or \.tsv"):
         run(Scorer("toy"), path, tmp_path / "safe.parquet", excel_safe=True)
     spec = ScorerSpec(encoder="toy")
     for first in (True, False):
@@ -891,7 +889,7 @@ def test_excel_safe_escapes_formulas(tmp_path, suffix):
         with open_rows(path) as source:
             score_rows(spec, source, output, RunOptions(excel_safe=first))
             assert score_rows(spec, source, output, RunOptions(excel_safe=first)).scored == 0
-            with pytest.raises(RunError, match="belongs to a run with another excel_safe"):
+            with pytest.raises(RunError, match="another excel_safe"):
                 score_rows(spec, source, output, RunOptions(excel_safe=not first))
 
 

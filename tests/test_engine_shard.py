@@ -76,12 +76,12 @@ def test_finished_shard_is_not_scored_again_until_something_changes(tmp_path, mo
     assert not score_shard(Scorer("toy").pipeline, source, output).fresh
     assert output.stat().st_mtime_ns == before
     other = ScorerSpec(encoder="toy", changes={"kappa": 30.0})
-    with pytest.raises(RunError, match=r"has scores of .*kappa:20.*not of .*kappa:30.*--overwrite"):
+    with pytest.raises(RunError, match="kappa:20.*not of .*kappa:30"):
         score_shard(other, source, output)
     assert score_shard(other, source, output, ShardOptions(overwrite=True)).fresh
     write_tar(source, rows=3)
     before = output.read_bytes()
-    with pytest.raises(RunError, match=r"00000\.tar: was changed or touched after .* pass --overwr"):
+    with pytest.raises(RunError, match=r"00000\.tar: was changed or"):
         score_shard(other, source, output)
     with pytest.raises(RunError, match=r"was changed or touched"):
         score_shard(other, source, output, ShardOptions(copied=("sha256",)))
@@ -225,7 +225,7 @@ def test_no_input_of_any_shard_is_overwritten_by_the_scores_of_another(tmp_path)
     pq.write_table(pa.table(rows), tmp_path / "g" / "r.images.parquet")
     (tmp_path / "g" / "r.jsonl").write_text('{"image": "a.jpg", "caption": "a red square"}')
     tar = write_tar(tmp_path / "h" / "r.images.tar")
-    with pytest.raises(RunError, match=r"r\.images\.parquet: is an input of this command"):
+    with pytest.raises(RunError, match=r"images\.parquet: is an input"):
         plan_jobs([str(tmp_path / "g" / "r.jsonl"), str(tar)], str(tmp_path / "g"))
 
 
@@ -357,11 +357,11 @@ def test_scores_next_to_their_tars_are_not_repeated(tmp_path):
 def test_inputs_are_not_overwritten(tmp_path):
     rows = pa.table({"image": [jpeg("red")], "caption": ["a red square"]})
     pq.write_table(rows, tmp_path / "rows.parquet")
-    with pytest.raises(RunError, match=r"rows.parquet: is an input of this command, which would be lost"):
+    with pytest.raises(RunError, match="rows.parquet: is an input"):
         score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "rows.parquet", ShardOptions(overwrite=True))
     write_tar(tmp_path / "00000.tar")
     pq.write_table(pa.table({"key": ["000000000"], "caption": ["a red square"]}), tmp_path / "00000.parquet")
-    with pytest.raises(RunError, match=r"00000.parquet: is an input of this command"):
+    with pytest.raises(RunError, match="00000.parquet: is an input"):
         score_shard(TOY, tmp_path / "00000.tar", tmp_path / "00000.parquet", ShardOptions(overwrite=True))
     assert pq.read_table(tmp_path / "rows.parquet") == rows
 
@@ -412,15 +412,15 @@ def test_column_names_can_be_set(tmp_path):
 
 def test_copied_column_must_exist(tmp_path):
     path = write_tar(tmp_path / "00000.tar")
-    with pytest.raises(UnknownNameError, match=r"unknown column of .*00000.tar 'sha255'. Did you mean 'sha256'\?"):
+    with pytest.raises(UnknownNameError, match="00000.tar 'sha255'.*'sha256'"):
         score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(copied=("sha255",)))
     score_shard(TOY, path, tmp_path / "out.parquet", ShardOptions(copied=("exif",)))  # a later row might have one
     assert pq.read_table(tmp_path / "out.parquet")["exif"].null_count == 6
     typed = pa.table({"image": [jpeg("red")], "caption": ["a red square"]})
     pq.write_table(typed, tmp_path / "rows.parquet")
-    with pytest.raises(UnknownNameError, match=r"unknown column of .*rows.parquet 'exif'"):
+    with pytest.raises(UnknownNameError, match="rows.parquet 'exif'"):
         score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "other.parquet", ShardOptions(copied=("exif",)))
-    with pytest.raises(ConfigError, match="column image has image bytes, which scores do not contain"):
+    with pytest.raises(ConfigError, match="column image has image bytes"):
         score_shard(TOY, tmp_path / "rows.parquet", tmp_path / "other.parquet", ShardOptions(copied=("image",)))
 
 
@@ -429,7 +429,7 @@ def test_columns_to_copy_are_checked_before_anything_is_written(tmp_path):
     for name, more in (("a", {"size": [1]}), ("b", {"size": [2], "sizes": [3]}), ("c", {})):
         pq.write_table(pa.table(rows | more), tmp_path / f"{name}.parquet")
     jobs = [ShardJob(str(tmp_path / f"{name}.parquet"), str(tmp_path / f"scores/{name}.parquet")) for name in "abc"]
-    with pytest.raises(UnknownNameError, match=r"a.parquet 'sizes'. Did you mean 'size'\?"):
+    with pytest.raises(UnknownNameError, match="a.parquet 'sizes'.*'size'"):
         list(score_on_workers(TOY, jobs, ShardOptions(copied=("sizes",)), workers=1))
     assert not (tmp_path / "scores").exists()
     results = list(score_on_workers(TOY, jobs, ShardOptions(copied=("size",)), workers=1))
@@ -461,9 +461,9 @@ def test_remote_stores_give_identical_bytes(tmp_path):
     address = f"file://{tmp_path}/by-address.parquet"
     score_shard(TOY, str(local), address)
     assert (tmp_path / "by-address.parquet").read_bytes() == (tmp_path / "out.parquet").read_bytes()
-    with pytest.raises(InputError, match="memory://shards/gone.tar: no such file"):
+    with pytest.raises(InputError, match="shards/gone.tar: no such file"):
         score_shard(TOY, "memory://shards/gone.tar", target)
-    with pytest.raises(InputError, match="nosuch://x/a.tar: unknown kind of store"):
+    with pytest.raises(InputError, match="nosuch://x/a.tar: unknown kind"):
         score_shard(TOY, "nosuch://x/a.tar", target)
 
 
@@ -476,7 +476,7 @@ def test_pyarrow_is_used_if_the_fsspec_library_is_missing(tmp_path, monkeypatch)
     found = score_shard(TOY, f"file://{tmp_path}/00000.tar", f"file://{tmp_path}/out/00000.parquet")
     assert (found.rows, found.failed, found.fresh) == (6, 0, True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["00000.parquet"]
-    with pytest.raises(MissingExtraError, match="nosuch:// cannot be opened here .Install s3fs"):
+    with pytest.raises(MissingExtraError, match="nosuch:// .*Install s3fs"):
         score_shard(TOY, "nosuch://bucket/00000.tar", tmp_path / "out.parquet")
 
 
@@ -496,7 +496,7 @@ def test_patterns_are_expanded(tmp_path):
         expand_all([f"{tmp_path}/*.zip"])
     with pytest.raises(ConfigError, match=r"\{2..1\}: expected a range"):
         expand("{2..1}.tar")
-    with pytest.raises(ConfigError, match="a/0.tar and b/0.tar would both become 0.parquet"):
+    with pytest.raises(ConfigError, match="a/0.tar and b/0.tar"):
         score_names(["a/0.tar", "b/0.tar"])
 
 
@@ -536,7 +536,7 @@ def test_tar_changed_during_scoring_is_rejected(tmp_path, how):
                     other.unlink()
             yield row
 
-    with pytest.raises(RunError, match=r"00000\.tar: was changed while it was scored"):
+    with pytest.raises(RunError, match=r"00000\.tar: was changed while"):
         score_shard(TOY, source, output, watch=replacing)
     assert not output.exists()
     assert score_shard(TOY, source, output).rows == 40
@@ -547,7 +547,7 @@ def test_tar_changed_after_listing_is_rejected(tmp_path):
     source = write_tar(tmp_path / "00000.tar")
     image = next(iter(read_samples(source, ("txt",)))).image
     write_tar(tmp_path / "other.tar", first=1).replace(source)
-    with pytest.raises(ImageError, match=r"00000\.tar: was changed after its samples were listed"):
+    with pytest.raises(ImageError, match=r"00000\.tar: was changed after"):
         image.read()
 
 
@@ -587,7 +587,7 @@ def test_patterns_with_several_stars_and_too_many_names(tmp_path):
     assert expand(f"{tmp_path}/*/*.tar") == [f"{tmp_path}/a/0.tar", f"{tmp_path}/b/1.tar"]
     assert expand(f"{tmp_path}/**/*.tar")[-1] == f"{tmp_path}/b/c/2.tar"
     for pattern in ("tars/{0..999999999999}.tar", "{0..9999}/{0..9999}.tar"):
-        with pytest.raises(ConfigError, match=r"\d names; expected at most 1,000,000 shards in one run"):
+        with pytest.raises(ConfigError, match=r"\d names; .* 1,000,000"):
             expand(pattern)
 
 
@@ -607,9 +607,9 @@ def test_names_that_are_not_utf8_are_scored(tmp_path):
 def test_scores_with_damaged_metadata_are_rejected(tmp_path, facts):
     table = pa.table({"key": ["1"]}).replace_schema_metadata({b"msdscore.shard": facts})
     pq.write_table(table, tmp_path / "out.parquet")
-    with pytest.raises(RunError, match=r"cannot be read as scores \(damaged metadata of a score shard"):
+    with pytest.raises(RunError, match=r"as scores \(damaged metadata"):
         score_shard(TOY, write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet")
-    with pytest.raises(InputError, match=r"damaged metadata of a score shard"):
+    with pytest.raises(InputError, match="damaged metadata"):
         open_scores([str(tmp_path / "out.parquet")], tmp_path)
 
 
@@ -622,7 +622,7 @@ def test_unreachable_store_is_an_error(monkeypatch):
             raise ConnectionError("could not connect to server")
 
     monkeypatch.setattr(stores, "open_store", lambda name: (Unreachable(), "bucket/scores/*.parquet"))
-    with pytest.raises(InputError, match=r"cannot be read \(could not connect to server\)"):
+    with pytest.raises(InputError, match="could not connect to server"):
         stores.matching("s3://bucket/scores/*.parquet")
 
 
@@ -684,14 +684,14 @@ def test_an_error_of_a_web_server_is_not_a_missing_file(tmp_path, status, messag
         for read in (lambda name: stores.mark(name), lambda name: stores.fetched(name).__enter__()):
             with pytest.raises(InputError, match=message):
                 read(f"{address}/a.tar")
-    with pytest.raises(InputError, match=r"cannot be read \(Cannot connect"):
+    with pytest.raises(InputError, match=r"read \(Cannot connect"):
         stores.mark("http://127.0.0.1:9/a.tar")
 
 
 def test_metadata_of_a_failing_web_server_is_not_left_out(tmp_path):
     statuses = {"/a.parquet": 503, "/b.parquet": 404, "/c.parquet": 403, "/d.parquet": 200}
     with web_server(lambda path: (statuses[path], b"content")) as address:
-        with pytest.raises(InputError, match=r"a\.parquet: cannot be read \(503"):
+        with pytest.raises(InputError, match=r"a\.parquet: .*\(503"):
             stores.metadata_table(f"{address}/a.tar")
         assert stores.metadata_table(f"{address}/b.tar") is stores.metadata_table(f"{address}/c.tar") is None
         assert stores.metadata_table(f"{address}/d.tar") == f"{address}/d.parquet"

@@ -126,15 +126,15 @@ def test_workers_use_only_the_cores_of_this_process(monkeypatch):
     ("options", "message"),
     [
         ({"least": 2, "most": 2}, None),
-        ({"least": 3, "most": 2}, "expected at least 1 actor, and no fewer at most, got 3 to 2"),
-        ({"least": 0}, "expected at least 1 actor, and no fewer at most, got 0 to None"),
+        ({"least": 3, "most": 2}, "actor, .*got 3 to 2"),
+        ({"least": 0}, "actor, .*got 0 to None"),
         ({"time_limit": 0.5}, None),
-        ({"time_limit": 0.0}, "a time limit must be a positive number of seconds, got 0"),
+        ({"time_limit": 0.0}, "time limit .*got 0"),
         ({"cpus": 0.0, "gpus": 0.25}, None),
         ({"gpus": 1.0}, None),
         ({"gpus": 2.0}, None),
-        ({"gpus": 1.5}, "a part of one GPU or whole ones, per actor, got 1 and 1.5"),
-        ({"cpus": -1.0}, "a part of one GPU or whole ones, per actor, got -1 and 0"),
+        ({"gpus": 1.5}, "GPU .*got 1 and 1.5"),
+        ({"cpus": -1.0}, "GPU .*got -1 and 0"),
     ],
 )
 def test_options_of_ray_are_checked(options, message):
@@ -308,7 +308,7 @@ def test_hanging_worker_is_stopped(tmp_path, monkeypatch):
     (result,) = score_on_workers(TOY, [job], ShardOptions(), workers=1, time_limit=0.5)
     assert "its worker was ended after 0.5 seconds (--time-limit)" in result.error
     assert not multiprocessing.active_children()
-    with pytest.raises(ConfigError, match="a time limit must be a positive number"):
+    with pytest.raises(ConfigError, match="time limit must"):
         list(score_on_workers(TOY, [job], ShardOptions(), time_limit=0))
 
 

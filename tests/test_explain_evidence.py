@@ -166,7 +166,7 @@ def test_doubt_threshold_changes_words_colours_remarks_and_legend():
         assert legend([why])[0][0] == f"likely wrong (p < {doubt:g})"
         assert why.score.msd == usual.score.msd  # scores do not change
     for wrong in (0.0, 1.0, -1.0):
-        with pytest.raises(ConfigError, match="threshold of doubt is a p-value between 0 and 1"):
+        with pytest.raises(ConfigError, match="threshold of doubt"):
             scorer.explain(image, caption, doubt=wrong)
 
 
@@ -196,7 +196,7 @@ def test_explain_batch_equals_single_pairs_and_returns_errors_in_order(tmp_path)
     assert [unit.references for unit in known.words if unit.text == "wall"] == [1]
     assert "ref_msd" not in without.score.columns
     for wrong, why in (
-        ([people], "one list of references per image, got 1 for 2"),
+        ([people], "references .*got 1 for 2"),
         ([[], None], "at least one reference"),
     ):
         with pytest.raises(ConfigError, match=why):

@@ -86,13 +86,13 @@ def test_page_loads_no_external_resources(explained, tmp_path):
 
 
 def test_unknown_suffix_is_rejected(explained, tmp_path):
-    with pytest.raises(ConfigError, match=r"unknown kind of output; expected a name ending in \.png, \.svg"):
+    with pytest.raises(ConfigError, match=r"unknown kind .*\.png, \.svg"):
         explained.save(tmp_path / "why.gif")
 
 
 def test_unwritable_path_is_a_one_line_error(explained, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"why.json: cannot be written \(.*\)"):
+    with pytest.raises(RunError, match="why.json: cannot be written"):
         explained.save(tmp_path / "file" / "why.json")
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from coloured_pairs import two_coloured
-from msdscore import Scorer, load_encoder
+from counting import CountingEncoder
+from msdscore import Scorer
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, UnknownNameError
@@ -107,12 +108,12 @@ def test_words_without_tokens_have_no_term_and_no_map(scorer):
     item = scorer.explain(two_coloured("green", "red"), "green, red")
     comma = item.units[1]
     assert (comma.text, comma.term, comma.gap, comma.kind) == (",", None, None, "mark")
-    with pytest.raises(ConfigError, match="the encoder reads no token at ','"):
+    with pytest.raises(ConfigError, match="no token at ','"):
         item.leaning(comma)
 
 
 def test_single_string_is_not_a_list_of_captions(scorer):
-    with pytest.raises(ConfigError, match="needs a list of at least one caption"):
+    with pytest.raises(ConfigError, match="at least one caption"):
         scorer.explain_many(two_coloured("green", "red"), "green")
 
 
@@ -226,7 +227,7 @@ def test_projections_have_one_value_per_patch(name):
 
 
 def test_unknown_projection_gets_a_suggestion():
-    with pytest.raises(UnknownNameError, match="unknown projection 'influense'. Did you mean 'influence'"):
+    with pytest.raises(UnknownNameError, match="'influense'.*'influence'"):
         maps.check_projection("influense")
 
 
@@ -241,17 +242,15 @@ def test_json_contains_all_values(scorer):
     assert np.array(plain["support_map"]).shape == (plain["image"]["rows"], plain["image"]["columns"])
 
 
-class Masking:
+class Masking(CountingEncoder):
     """The toy encoder with some patches of every image masked."""
 
     def __init__(self, masked):
-        self._toy, self._masked = load_encoder("toy"), masked
-
-    def __getattr__(self, name):
-        return getattr(self._toy, name)
+        super().__init__()
+        self._masked = masked
 
     def encode_images(self, images):
-        batch = self._toy.encode_images(images)
+        batch = super().encode_images(images)
         mask = batch.mask.copy()
         mask[:, self._masked] = False
         return replace(batch, mask=mask)

@@ -79,7 +79,7 @@ def test_images_are_written_once_and_shared_ones_copied(dataset, tmp_path, capsy
     ("row", "message"),
     [
         (["../x", "A" * 100], "is not a valid file name"),
-        (["1", "9"], "shares the image of row 9, which does not come before it"),
+        (["1", "9"], "shares the image of row 9"),
         (["1", "!" * 100], "not valid base64"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_file_that_is_not_a_dataset_is_rejected(tmp_path, row, message, capsys
 
 @pytest.mark.parametrize(
     ("header", "message"),
-    [(["a", "a"], "two columns have the same name"), (["a", None, "b"], "expected a name for every column")],
+    [(["a", "a"], "the same name"), (["a", None, "b"], "name for every column")],
 )
 def test_sheet_with_duplicate_or_missing_names_is_rejected(tmp_path, header, message):
     openpyxl = pytest.importorskip("openpyxl")
@@ -108,7 +108,7 @@ def test_sheet_with_duplicate_or_missing_names_is_rejected(tmp_path, header, mes
 def test_a_file_that_is_not_an_excel_file_is_rejected(tmp_path):
     pytest.importorskip("openpyxl")
     (tmp_path / "rows.xlsx").write_text("image,caption\n")
-    with pytest.raises(InputError, match="cannot be read as an Excel file"):
+    with pytest.raises(InputError, match="as an Excel file"):
         open_rows(tmp_path / "rows.xlsx")
 
 

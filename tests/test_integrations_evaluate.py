@@ -8,7 +8,7 @@ from msdscore import Scorer
 pytest.importorskip("evaluate", reason="evaluate is not installed (extra evaluate)")
 import evaluate
 
-from msdscore_torch.integrations import evaluate as ours
+from msdscore_lab.harnesses import evaluate as ours
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of evaluate and datasets
 

@@ -132,7 +132,7 @@ def test_long_captions_are_not_truncated():
 def test_failed_pairs_are_excluded_from_the_mean(expected):
     metric = MSDScore("toy", return_rows=True)
     metric.update(batch(), [CAPTIONS[0], "", CAPTIONS[2]])
-    with pytest.warns(UnscoredWarning, match=r"1 of 3 pairs have no msd and are excluded from the mean \(first: .*''"):
+    with pytest.warns(UnscoredWarning, match="1 of 3 pairs .*first: .*''"):
         found = metric.compute()
     assert found["msd"].isnan().tolist() == [False, True, False]
     assert found["mean"] == pytest.approx(expected[[0, 2]].mean(), rel=1e-6)
@@ -141,10 +141,10 @@ def test_failed_pairs_are_excluded_from_the_mean(expected):
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("a dog", "a cat", "expected images and captions, got captions twice"),
-        (torch.zeros(3, 8, 8), torch.zeros(3, 8, 8), "expected images and captions, got images twice"),
-        (batch(), ["one"], "one caption per image, got 3 images and 1 captions"),
-        (batch(), [None, "one", "two"], "expected captions as text, got NoneType"),
+        ("a dog", "a cat", "got captions twice"),
+        (torch.zeros(3, 8, 8), torch.zeros(3, 8, 8), "got images twice"),
+        (batch(), ["one"], "got 3 images and 1 captions"),
+        (batch(), [None, "one", "two"], "captions as text, got NoneType"),
     ],
 )
 def test_invalid_inputs_are_rejected(source, target, message):
@@ -166,7 +166,7 @@ def test_empty_update_has_no_effect(expected):
 def test_invalid_settings_are_rejected():
     with pytest.raises(UnknownNameError, match="number to average 'coverage'"):
         MSDScore("toy", by="coverage")
-    with pytest.raises(ConfigError, match="expected a Scorer, a ScorerSpec or the name of an encoder, got int"):
+    with pytest.raises(ConfigError, match="a Scorer, .*got int"):
         MSDScore(7)
 
 

@@ -114,12 +114,12 @@ def test_wandb_logs_a_table(sample, monkeypatch):
 
 
 def test_invalid_arguments_are_rejected(sample):
-    with pytest.raises(ConfigError, match="generate returned 1 captions for 3 images"):
+    with pytest.raises(ConfigError, match="1 captions for 3 images"):
         ValidationCaptions(IMAGES, lambda model, some: ["x"], scorer="toy").check(None)
     with pytest.raises(ConfigError, match="at least one image"):
         ValidationCaptions([], generate)
     for log in (lambda: log_scalars(7, {}, 0), lambda: log_captions(7, sample.check(None), 0, prefix="x")):
-        with pytest.raises(ConfigError, match="expected a TensorBoard SummaryWriter or a W&B run, got int"):
+        with pytest.raises(ConfigError, match="SummaryWriter .*got int"):
             log()
 
 
@@ -210,7 +210,7 @@ def test_transformers_callback(sample, tmp_path):
 def test_a_callback_whose_library_is_missing_names_its_extra(name, library, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(vars(training), name, raising=False)
-    with pytest.raises(MissingExtraError, match=rf"{library} is needed here; .*msdscore\[{extra}\]"):
+    with pytest.raises(MissingExtraError, match=rf"{library} .*msdscore\[{extra}\]"):
         getattr(training, name)
 
 

@@ -47,7 +47,7 @@ def test_reward_by_ref_msd_uses_the_column_references(neutral):
     )
     remote = RemoteReward(url="http://localhost", by="ref_msd")
     for each in (reward, remote):
-        with pytest.raises(ConfigError, match="by='ref_msd' needs a column 'references'"):
+        with pytest.raises(ConfigError, match="needs a column 'references'"):
             each(completions=CAPTIONS, images=[RED] * 3)
 
 
@@ -88,7 +88,7 @@ def test_custom_image_column_and_caption_function(neutral, tmp_path):
     reward = MSDReward("toy", guard=0, column="photo", caption_of=lambda text: text.removeprefix("Caption: "))
     found = reward(completions=["Caption: a blue square"], photo=[str(tmp_path / "blue.png")])
     assert found == [neutral.score(BLUE, "a blue square").msd]
-    with pytest.raises(ConfigError, match="no column 'photo'; it has: image"):
+    with pytest.raises(ConfigError, match="'photo'; it has: image"):
         reward(completions=["x"], image=[RED])
 
 
@@ -120,7 +120,7 @@ def test_reward_hacking_is_penalised_and_logged(caption):
 @pytest.mark.parametrize("guard", [-1, float("nan"), float("inf")])
 def test_guard_must_be_nonnegative(guard):
     for build in (lambda: MSDReward("toy", guard=guard), lambda: RemoteReward(url="http://x", guard=guard)):
-        with pytest.raises(ConfigError, match="guard must be a finite number of at least 0"):
+        with pytest.raises(ConfigError, match="guard must be"):
             build()
 
 
@@ -284,7 +284,7 @@ def test_busy_service_is_retried_and_errors_are_reported(monkeypatch):
         assert RemoteReward(url=url, token="secret", guard=0.25)(**given) == [0.5]
         assert (log["guarded"], log["msd/guarded"]) == (["repeated"], 1.0)
         assert [call["guard"] for call in _Busy.calls] == [1.0, 1.0, 0.25]
-        with pytest.raises(RunError, match=r"/v1/reward answered 401 .*wrong token"):
+        with pytest.raises(RunError, match="answered 401 .*wrong token"):
             RemoteReward(url=url)(completions=["a dog"], image=[RED])
         server.shutdown()
     with pytest.raises(RunError, match="returned no rewards in 2 tries"):
@@ -293,7 +293,7 @@ def test_busy_service_is_retried_and_errors_are_reported(monkeypatch):
         RemoteReward(url="localhost:8000")
     with pytest.raises(RunError, match="returned no rewards in 1 tries"):
         RemoteReward(url=url, retries=1)(completions=["a dog"], image=[RED])
-    with pytest.raises(ConfigError, match="retries must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="retries .*got 0"):
         RemoteReward(url=url, retries=0)
 
 
@@ -369,5 +369,5 @@ def test_grpo_step_on_vision_language_model(tmp_path):
     talking.train()
     assert talking.state.log_history[0]["msd/judged"] == 1.0
     assert None not in calls[0]
-    with pytest.raises(ValueError, match="requires conversational prompts"):
+    with pytest.raises(ValueError, match="conversational prompts"):
         trainer("Say.").train()

@@ -64,5 +64,5 @@ def test_rows_are_read_in_process_if_no_process_can_be_started(tar, monkeypatch)
 
 def test_unreadable_file_is_a_one_line_error(tmp_path):
     (tmp_path / "no.tar").write_bytes(b"no tar")
-    with pytest.raises(InputError, match=r"no\.tar: not an uncompressed tar shard"):
+    with pytest.raises(InputError, match=r"no\.tar: not an uncompressed"):
         list(read_ahead(partial(open_rows, tmp_path / "no.tar")))

@@ -140,7 +140,7 @@ def test_killed_process_is_replaced(two, files):
 
 
 def test_internal_errors_are_raised(two, files):
-    with pytest.raises(RuntimeError, match="failed on .*00.png: KeyError: 'an internal error'"):
+    with pytest.raises(RuntimeError, match="00.png: KeyError: 'an internal"):
         decode(two, failing, files[:1])
 
 
@@ -155,9 +155,9 @@ class Refused:
 
 
 def test_unpicklable_function_is_an_error_and_processes_continue(two, files):
-    with pytest.raises(RuntimeError, match="cannot be sent to a decoding process"):
+    with pytest.raises(RuntimeError, match="cannot be sent to"):
         decode(two, lambda source: READ(source), files)
-    with pytest.raises(RuntimeError, match="cannot read its work: ValueError"):
+    with pytest.raises(RuntimeError, match="its work: ValueError"):
         decode(two, Refused(), files[:1])
     check(decode(two, READ, files), files)
 

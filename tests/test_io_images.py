@@ -182,12 +182,12 @@ def test_deep_grey_is_scaled_by_its_range(values, expected):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        (np.array([[np.nan, 0.5, 1.0]], dtype=np.float32), "contains NaN or infinite pixels; replace them first"),
+        (np.array([[np.nan, 0.5, 1.0]], dtype=np.float32), "NaN or infinite"),
         (np.array([[np.inf, 0.5, 1.0]], dtype=np.float32), "NaN or infinite"),
-        (np.array([[0.0, 0.5, 1e6]], dtype=np.float32), "float pixels from 0 to 1 or from 0 to 255, got 0 to 1e.06"),
-        (np.array([[-1.0, 0.0, 1.0]], dtype=np.float32), "got -1 to 1; rescale it"),
-        (np.array([[0.0, 0.5, 1.5]], dtype=np.float32), "got 0 to 1.5; rescale it"),  # black on the scale of 255
-        (np.array([[-1000, 0, 1000]], dtype=np.int32), "pixels from 0 to 65535, got -1000 to 1000; rescale it"),
+        (np.array([[0.0, 0.5, 1e6]], dtype=np.float32), "got 0 to 1e.06"),
+        (np.array([[-1.0, 0.0, 1.0]], dtype=np.float32), "got -1 to 1;"),
+        (np.array([[0.0, 0.5, 1.5]], dtype=np.float32), "got 0 to 1.5;"),  # black on the scale of 255
+        (np.array([[-1000, 0, 1000]], dtype=np.int32), "65535, got -1000 to 1000"),
         (np.array([[0, 70000, 70000]], dtype=np.int32), "got 0 to 70000"),
     ],
 )
@@ -202,7 +202,7 @@ def test_tiff_with_float_colours_is_rejected():
               (278, 1, 1), (279, 1, 12), (339, 3, 140)]  # fmt: skip
     entries = b"".join(struct.pack("<HHII", tag, 3, count, value) for tag, count, value in fields)
     ends = struct.pack("<I6H3f", 0, 32, 32, 32, 3, 3, 3, 0.1, 0.2, 0.3)
-    with pytest.raises(ImageError, match="a truncated TIFF, or one with an unsupported pixel type"):
+    with pytest.raises(ImageError, match="truncated TIFF"):
         open_image(struct.pack("<2sHIH", b"II", 42, 8, len(fields)) + entries + ends)
 
 
@@ -223,7 +223,7 @@ def test_image_of_one_pixel(kind):
 def test_truncated_files_are_rejected(kind, kept):
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     data = encoded(Image.fromarray(noise), kind)
-    with pytest.raises(ImageError, match=r"^image of \d+ bytes: (cannot be decoded|not an image)") as caught:
+    with pytest.raises(ImageError, match=r"^image of \d+ bytes: (can)?not") as caught:
         open_image(data[: int(len(data) * kept)])
     assert "\n" not in str(caught.value)
 
@@ -242,33 +242,31 @@ def test_damaged_bytes_give_an_image_or_an_image_error(kind, damage):
 
 
 def test_decompression_bomb_is_rejected_by_its_header():
-    with pytest.raises(ImageError, match="more pixels than Pillow accepts, a possible decompression bomb"):
+    with pytest.raises(ImageError, match="decompression bomb"):
         open_image(png_header(100_000, 100_000))
 
 
 def test_sizes_that_pillow_warns_about_are_rejected():
     data = png_header(10_000, 10_000)
-    with pytest.raises(ImageError, match=r"10000x10000 pixels, more than the limit of 1000000 \(max_pixels\)"):
+    with pytest.raises(ImageError, match=r"10000x10000 .*\(max_pixels\)"):
         open_image(data, limits=ImageLimits(max_pixels=1_000_000))
     with pytest.raises(ImageError, match="cannot be decoded"):  # allowed by size, and then it has too few pixels
         open_image(data)
 
 
 def test_image_limits():
-    with pytest.raises(ImageError, match=r"\d+ bytes, more than the limit of 10 \(max_bytes\)"):
+    with pytest.raises(ImageError, match=r"limit of 10 \(max_bytes\)"):
         open_image(encoded(corners(), "PNG"), limits=ImageLimits(max_bytes=10))
-    with pytest.raises(ImageError, match=r"4x2000 pixels is thinner than 1:200 \(max_aspect\)"):
+    with pytest.raises(ImageError, match=r"4x2000 .*\(max_aspect\)"):
         open_image(Image.new("RGB", (4, 2000)))
-    with pytest.raises(ConfigError, match="max_pixels must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="max_pixels .*got 0"):
         ImageLimits(max_pixels=0)
 
 
 def test_files_that_are_not_images_are_rejected(tmp_path):
     (tmp_path / "text.jpg").write_text("not an image\n" * 50)
     (tmp_path / "empty.png").touch()
-    with pytest.raises(
-        ImageError, match=r"text\.jpg: not an image of a supported format \(JPEG, PNG, .*\), or truncated"
-    ):
+    with pytest.raises(ImageError, match=r"text\.jpg: not an image"):
         open_image(tmp_path / "text.jpg")
     with pytest.raises(ImageError, match=r"empty\.png: is empty"):
         open_image(str(tmp_path / "empty.png"))
@@ -276,14 +274,14 @@ def test_files_that_are_not_images_are_rejected(tmp_path):
         open_image(tmp_path / "missing.png")
     with pytest.raises(ImageError, match="is a folder, not an image"):
         open_image(tmp_path)
-    with pytest.raises(ImageError, match="/dev/null: is not a regular file"):
+    with pytest.raises(ImageError, match="/dev/null: is not a regular"):
         open_image("/dev/null")
     with pytest.raises(ImageError, match="cannot be decoded"):
         open_image("a\0b.png")
 
 
 def test_postscript_is_rejected():
-    with pytest.raises(ImageError, match="not an image of a supported format"):
+    with pytest.raises(ImageError, match="not an image"):
         open_image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
 
 
@@ -291,15 +289,15 @@ def test_invalid_sources_are_rejected(tmp_path):
     with pytest.raises(ImageError, match="image in memory: has no pixels"):
         open_image(Image.new("RGB", (0, 5)))
     for odd, got in ((None, "NoneType"), (StringIO("x"), "a file opened as text"), ([1], "list"), ("", "empty text")):
-        with pytest.raises(ImageError, match=f"^image.*: expected a path, .* an array or a tensor, got {got}$"):
+        with pytest.raises(ImageError, match=f"^image.*: expected .*got {got}$"):
             open_image(odd)  # type: ignore[arg-type]
-    with pytest.raises(ImageError, match="^https://a.org/b.jpg: is an address, not a file; download it first$"):
+    with pytest.raises(ImageError, match="a.org/b.jpg: .*download it"):
         open_image("https://a.org/b.jpg")
-    with pytest.raises(ImageError, match="^file:///a/b.jpg: is an address, .*; pass the path without file:$"):
+    with pytest.raises(ImageError, match="///a/b.jpg: .*without file:"):
         open_image("file:///a/b.jpg")
-    with pytest.raises(ImageError, match="is an address, not a file; decode its base64 text and pass the bytes$"):
+    with pytest.raises(ImageError, match="decode its base64"):
         open_image("data:image/png;base64,AAAA")
-    with pytest.raises(ImageError, match=r"^x+ … x+: cannot be read \(File name too long\)$") as caught:
+    with pytest.raises(ImageError, match="^x+ … x+: .*name too long") as caught:
         open_image("x" * 5000)
     assert len(str(caught.value)) < 200
     given = corners()
@@ -422,13 +420,13 @@ def test_warnings_of_pillow_are_hidden_only_in_the_thread_that_reads(monkeypatch
 
 
 def test_error_contains_the_path_as_passed():
-    with pytest.raises(ImageError, match=r"^pictures/dög\.png: no such file$"):
+    with pytest.raises(ImageError, match=r"^pictures/dög\.png: no such"):
         open_image(Path("pictures/dög.png"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a backslash is a path separator there")
 def test_windows_paths_are_reported():
-    with pytest.raises(ImageError, match=r"no such file; it has backslashes, write its folders with /"):
+    with pytest.raises(ImageError, match="it has backslashes"):
         open_image("photos\\dog.jpg")
 
 

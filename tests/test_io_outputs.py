@@ -107,12 +107,10 @@ def test_values_without_a_json_type(tmp_path):
 
 
 def test_unknown_suffixes_and_unwritable_paths_are_rejected(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"out\.txt: unknown kind of output; .* \.parquet, \.csv, \.tsv, \.jsonl, \.json"
-    ):
+    with pytest.raises(ConfigError, match=r"out\.txt: .*\.parquet, \.csv"):
         write_table(pa.table({"a": [1]}), tmp_path / "out.txt")
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file/out\.csv: cannot be written \(.*\)"):
+    with pytest.raises(RunError, match=r"file/out\.csv: cannot be"):
         write_table(pa.table({"a": [1]}), tmp_path / "file" / "out.csv")
     (tmp_path / "file").unlink()
     for suffix in OUTPUT_SUFFIXES:
@@ -191,13 +189,13 @@ def test_existing_output_is_not_replaced(tmp_path):
     path, other = tmp_path / "out.csv", pa.table({"a": [2]})
     write_table(pa.table({"a": [1]}), path)
     write_table(pa.table({"a": [1]}), path)  # the same content again
-    with pytest.raises(RunError, match=r"out\.csv: exists with other content"):
+    with pytest.raises(RunError, match=r"out\.csv: exists with other"):
         write_table(other, path)
     assert path.read_text() == "a\n1\n"
     write_table(other, path, overwrite=True)
     assert path.read_text() == "a\n2\n"
     (tmp_path / "out.csv.run.json").write_text('{"manifest": {}}')
-    with pytest.raises(RunError, match=r"out\.csv: is the output of a finished run"):
+    with pytest.raises(RunError, match=r"out\.csv: is the output"):
         write_table(other, path)
     write_table(other, path, overwrite=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.csv"]
@@ -209,10 +207,10 @@ def test_input_is_rejected_as_output(tmp_path):
     link.symlink_to(image)
     hard.hardlink_to(image)
     for name in (image, link, hard, tmp_path / "." / "dog.png"):
-        with pytest.raises(RunError, match="is an input of this command, which would be lost"):
+        with pytest.raises(RunError, match="is an input of this command"):
             check_target(name, [".png"], inputs=[None, "-", "no\0name", image])
     check_target(tmp_path / "new.PNG", [".png"], inputs=[image])
-    with pytest.raises(ConfigError, match=r"new\.jpg: unknown kind of output; expected a name ending in \.png, \.svg"):
+    with pytest.raises(ConfigError, match=r"new\.jpg: .*\.png, \.svg"):
         check_target(tmp_path / "new.jpg", [".png", ".svg"])
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ConfigError, match="is a folder"):
@@ -222,7 +220,7 @@ def test_input_is_rejected_as_output(tmp_path):
 def test_several_files_are_written_all_or_none(tmp_path):
     (tmp_path / "b.md").write_text("mine")
     files = {tmp_path / "deep" / "a.json": b"1", tmp_path / "b.md": b"2"}
-    with pytest.raises(RunError, match=r"b\.md: exists with other content"):
+    with pytest.raises(RunError, match=r"b\.md: exists"):
         put_all(files)
     assert [entry.name for entry in tmp_path.iterdir()] == ["b.md"]
     put_all(files, overwrite=True)
@@ -240,7 +238,7 @@ def test_only_an_existing_input_is_the_same_file(tmp_path):
 
 def test_differences_of_long_settings_are_shortened(tmp_path):
     for size, told in ((58, "x" * 58), (59, "x" * 56 + "...")):
-        with pytest.raises(RunError, match="belongs to a run with another a.b ") as raised:
+        with pytest.raises(RunError, match="another a.b ") as raised:
             check_manifest(tmp_path, {"a": {"b": "x" * size}}, {"a": {"b": 1}})
         assert f'("{told}' in str(raised.value)
         assert "now 1)" in str(raised.value)

@@ -213,7 +213,7 @@ def test_duplicate_keys_are_an_error_of_the_row(tmp_path, line):
     rows = rows_of(write(tmp_path / "rows.jsonl", f'{{"image": "a.jpg", "caption": "x"}}\n{line}\n'))
     assert rows[0].error is None
     assert re.fullmatch(r"line 2: the name '(caption|p)' appears more than once in one object", rows[1].error)
-    with pytest.raises(InputError, match="appears more than once in one object, in the item at character 1"):
+    with pytest.raises(InputError, match="more than once .*character 1"):
         rows_of(write(tmp_path / "rows.json", f"[{line}]"))
 
 
@@ -223,7 +223,7 @@ def test_images_in_a_table_next_to_the_rows_are_found(tmp_path):
     with open_rows(path) as source:
         assert [row.image for row in source.read()] == [b"B", tmp_path / "c.jpg"]
         pq.write_table(pa.table({"file_name": ["b.jpg"], "image": [b"C"]}), tmp_path / "rows.images.parquet")
-        with pytest.raises(RunError, match="was changed while it was scored"):
+        with pytest.raises(RunError, match="was changed while"):
             source.check_unchanged()
     with open_rows(path, images=tmp_path) as source:
         assert [row.image for row in source.read()] == [tmp_path / "coco/b.jpg", tmp_path / "c.jpg"]
@@ -273,27 +273,27 @@ def test_unusual_csv_is_read(tmp_path):
 
 
 def test_invalid_csv_is_rejected(tmp_path):
-    with pytest.raises(InputError, match="two columns have the same name: image, caption, image"):
+    with pytest.raises(InputError, match="same name: image, caption"):
         open_rows(write(tmp_path / "a.csv", "image,caption,image\n"))
-    with pytest.raises(InputError, match=r"no caption column; .*found: none"):
+    with pytest.raises(InputError, match="caption column; .*found: none"):
         open_rows(write(tmp_path / "b.csv", ""))
-    with pytest.raises(InputError, match=r"q\.csv: line 1: not valid CSV \(unexpected end of data\)"):
+    with pytest.raises(InputError, match=r"q\.csv: line 1: not valid CSV"):
         open_rows(write(tmp_path / "q.csv", 'image,"caption'))
     (tmp_path / "utf16.csv").write_bytes("image,caption\n".encode("utf-16"))
-    with pytest.raises(InputError, match=r"utf16\.csv: line 1: not valid UTF-8; save the file as UTF-8"):
+    with pytest.raises(InputError, match="csv: line 1: not valid UTF-8"):
         open_rows(tmp_path / "utf16.csv")
     source = open_rows(write(tmp_path / "c.csv", 'image,caption\na.jpg,"' + "x" * 200_000 + '"\n'))
-    with pytest.raises(InputError, match="line 2: a field of more than 131072 characters"):
+    with pytest.raises(InputError, match="line 2: .*131072 characters"):
         list(source.read())
 
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_missing_columns_are_reported(writer, tmp_path):
     path = writer(tmp_path / "rows", [{"picture": "a.jpg", "words": "x", "id": "1"}])
-    with pytest.raises(InputError, match=r"no caption column; expected one of caption, .*; found: picture, words, id"):
+    with pytest.raises(InputError, match="caption .*picture, words, id"):
         open_rows(path)
     path = writer(tmp_path / "more", [{"picture": "a.jpg", "caption": "x"}])
-    with pytest.raises(InputError, match=r"no image column; .*image_id, id or index together with a folder"):
+    with pytest.raises(InputError, match="no image column"):
         open_rows(path)
 
 
@@ -362,7 +362,7 @@ def test_lists_and_single_captions_can_be_mixed(tmp_path):
 
 def test_lists_of_captions_in_text_tables_are_rejected(tmp_path):
     path = write_csv(tmp_path / "rows", [{"image": "a.jpg", "captions": "['x', 'y']"}])
-    with pytest.raises(InputError, match="the column captions cannot contain lists in this format"):
+    with pytest.raises(InputError, match="captions cannot contain lists"):
         open_rows(path)
 
 
@@ -400,9 +400,9 @@ def test_coco_annotations(order, tmp_path):
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        ({"images": []}, "expected COCO annotations with a list 'annotations'"),
-        ({"annotations": [], "info": {}}, "expected COCO annotations with a list 'images'"),
-        ({"images": [5], "annotations": []}, "expected objects under 'images', got int"),
+        ({"images": []}, "a list 'annotations'"),
+        ({"annotations": [], "info": {}}, "a list 'images'"),
+        ({"images": [5], "annotations": []}, "under 'images', got int"),
         ({"images": {}, "annotations": []}, "not valid JSON"),
         ({"images": [{"id": 1}], "annotations": [{"image_id": [1], "category_id": 3}]}, "no caption column"),
     ],
@@ -415,7 +415,7 @@ def test_invalid_coco_annotations_are_rejected(document, reason, tmp_path):
 def test_missing_and_unknown_inputs_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
         open_rows(tmp_path / "none.jsonl")
-    with pytest.raises(InputError, match="unknown input format 'txt'; .* one of jsonl, ndjson, json, csv, tsv"):
+    with pytest.raises(InputError, match="format 'txt'; .*jsonl, ndjson"):
         open_rows(write(tmp_path / "rows.txt", ""))
     with pytest.raises(InputError, match="unknown input format ''"):
         open_rows(write(tmp_path / "rows", ""))
@@ -542,8 +542,8 @@ def test_clipscore_candidates(tmp_path):
     [
         ("", "expected a list of rows"),
         ("7", "expected a list of rows"),
-        ('{"42": {"caption": "a"}}', r"expected a list of rows .*got an object under '42'"),
-        ('[{"image": "a", "caption": "b"}', "expected , or ] at character 31, got the end"),
+        ('{"42": {"caption": "a"}}', r"got an object under '42'"),
+        ('[{"image": "a", "caption": "b"}', "] at character 31, got the end"),
         ('[{"image": "a", "caption": "b"},]', "Expecting value at character 32"),
         ('[{"image": "a" "caption": "b"}]', "not valid JSON"),
         ('[{"image": "a", "caption": "b]', "not valid JSON"),
@@ -639,9 +639,9 @@ def test_compressed_rows_equal_plain_rows(tmp_path, writer, suffix):
 
 
 def test_a_damaged_archive_is_a_one_line_error(tmp_path):
-    with pytest.raises(InputError, match=r"rows\.jsonl\.gz: cannot be decompressed as gzip"):
+    with pytest.raises(InputError, match=r"rows\.jsonl\.gz: .*as gzip"):
         open_rows(write(tmp_path / "rows.jsonl.gz", b"no archive at all"))
-    with pytest.raises(InputError, match=r"rows\.txt\.zst: unknown input format 'txt'"):
+    with pytest.raises(InputError, match=r"txt\.zst: .*format 'txt'"):
         open_rows(write(tmp_path / "rows.txt.zst", b""))
 
 
@@ -653,7 +653,7 @@ def test_columns_by_name(tmp_path, writer):
     (row,) = rows_of(path, columns=names)
     assert (row.id, row.image, row.caption) == ("7", Path(_in_folder(path), "a.jpg"), "a dog")
     assert dict(row.columns) == rows[0]
-    with pytest.raises(InputError, match="unknown column 'sentense'. Did you mean 'Sentence'"):
+    with pytest.raises(InputError, match="'sentense'.*'Sentence'"):
         open_rows(path, columns=ColumnNames(caption="sentense"))
 
 
@@ -717,14 +717,14 @@ def test_spreadsheet_rows_with_too_many_cells_fail(tmp_path):
 def test_a_spreadsheet_with_damaged_xml_is_a_one_line_error(tmp_path, content):
     path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
     change_member(path, "xl/worksheets/sheet1.xml", lambda _: content)
-    with pytest.raises(InputError, match=r"rows\.xlsx: (cannot be read as an Excel file|expected a name)"):
+    with pytest.raises(InputError, match=r"rows\.xlsx: (cannot|expected)"):
         rows_of(path)
 
 
 def test_spreadsheet_bomb_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.sheets._SHEET", 1000)
     path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
-    with pytest.raises(InputError, match=r"expands to [\d,]+ bytes, more than 1,000"):
+    with pytest.raises(InputError, match=r"[\d,]+ bytes, more than 1,000"):
         rows_of(path)
 
 
@@ -734,7 +734,7 @@ def test_duplicate_coco_image_ids_are_rejected(tmp_path):
     (row,) = rows_of(write(tmp_path / "same.json", json.dumps(document)))
     assert row.columns["file_name"] == "a.jpg"
     images.append({"id": "1", "file_name": "c.jpg"})
-    with pytest.raises(InputError, match=r"two images have the id 1 \('a\.jpg' and 'c\.jpg'\)"):
+    with pytest.raises(InputError, match=r"id 1 \('a\.jpg' and 'c\.jpg'"):
         rows_of(write(tmp_path / "twice.json", json.dumps(document)))
 
 
@@ -759,9 +759,9 @@ def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
     rows = rows_of(write(tmp_path / "rows.jsonl", "\n".join(lines)))
     assert [row.caption for row in rows] == ["x", None, "z", None]
     assert re.match(r"line 2: more than [\d,]+ bytes in one row; expected an image and its captions", rows[1].error)
-    with pytest.raises(InputError, match=r"more than [\d,]+ bytes in one row.* at character 37"):
+    with pytest.raises(InputError, match="bytes in one row.*character 37"):
         rows_of(write(tmp_path / "rows.json", f"[{lines[0]}, {long[:-2]}"))
-    with pytest.raises(InputError, match=r"rows\.csv: line 2: more than [\d,]+ bytes in one row"):
+    with pytest.raises(InputError, match="csv: line 2: .*in one row"):
         rows_of(write(tmp_path / "rows.csv", "image,caption\na.jpg," + "y" * 900))
 
 
@@ -769,6 +769,6 @@ def test_decompression_bomb_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("msdscore.io.formats._MAX_BYTES", 1 << 20)
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * (8 << 20)))
-    with pytest.raises(InputError, match=r"rows\.jsonl\.gz: expands to more than 1,048,576 bytes, 100 times its size"):
+    with pytest.raises(InputError, match=r"\.gz: .*1,048,576 bytes, 100 "):
         rows_of(path)
     assert not list(Path(gettempdir()).glob("msdscore-*.input"))

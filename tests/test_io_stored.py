@@ -46,7 +46,7 @@ def test_images_in_different_folders_are_different(tmp_path):
     assert images.find("c/1.jpg") is images.find("3.jpg") is None
     with pytest.raises(ImageError, match=r"a/1\.jpg and b/1\.jpg"):
         images.find("1.jpg")
-    with pytest.raises(InputError, match=r"2\.jpg may be the image x/2\.jpg or y/2\.jpg"):
+    with pytest.raises(InputError, match=r"x/2\.jpg or y/2\.jpg"):
         images.find("y/2.jpg")
 
 
@@ -59,7 +59,7 @@ def test_an_image_without_a_name_is_not_found(tmp_path):
 def test_a_repeated_name_is_an_error_unless_the_images_are_equal(tmp_path):
     images = stored(tmp_path / "p.parquet", [("1.jpg", b"A"), ("1.jpg", b"A"), ("2.jpg", b"A"), ("2.jpg", b"B")])
     assert images.find("1.jpg").read() == b"A"
-    with pytest.raises(ImageError, match=r"2 different images are called 2\.jpg"):
+    with pytest.raises(ImageError, match=r"images are called 2\.jpg"):
         images.find("2.jpg")
 
 
@@ -77,9 +77,9 @@ def test_missing_bytes_and_columns_are_reported(tmp_path):
     path = tmp_path / "odd.parquet"
     pq.write_table(pa.table({"file_name": ["a.jpg", "b.jpg"], "image": [None, b"plain bytes"]}), path)
     assert StoredImage("b.jpg", path, 1).read() == b"plain bytes"
-    with pytest.raises(ImageError, match=r"odd\.parquet row 0 \(a\.jpg\) contains no image bytes"):
+    with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) .*no image"):
         StoredImage("a.jpg", path, 0).read()
-    with pytest.raises(InputError, match="is missing the columns caption; it has file_name, image"):
+    with pytest.raises(InputError, match="caption; it has file_name"):
         read_columns(path, ("caption",))
 
 
@@ -106,7 +106,7 @@ def test_tar_samples(tmp_path):
     with pytest.raises(ImageError, match="is truncated before byte"):
         TarImage(path, path.stat().st_size - 1, 5).read()
     (tmp_path / "no.tar").write_text("text" * 400)
-    with pytest.raises(InputError, match=r"no\.tar: not an uncompressed tar shard"):
+    with pytest.raises(InputError, match=r"no\.tar: not an uncompressed"):
         list(read_samples(tmp_path / "no.tar", ("txt",)))
 
 

@@ -41,34 +41,31 @@ def test_batches_references_and_explanations(scorer):
     assert why.ranked[0].text == "dog"
 
 
-def test_no_heavy_library_is_imported():
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("s.score(c, 'a cat')", SLOW),
+        ("s.rank(c, ['a cat', 'a dog']); s.explain(c, 'a cat'); s.score_batch([c], ['a cat'])", HEAVY),
+    ],
+    ids=["first score", "all calls"],
+)
+def test_only_needed_libraries_are_imported(code, unwanted):
     code = (
-        "import sys; from msdscore import Scorer, sample_image; s = Scorer(device='cpu'); c = sample_image('cat');"
-        "s.rank(c, ['a cat', 'a dog']); s.explain(c, 'a cat'); s.score_batch([c], ['a cat']);"
-        f"print([name for name in {HEAVY} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[]"
-
-
-def test_a_first_score_imports_only_what_it_needs():
-    code = (
-        "import sys; from msdscore import Scorer, sample_image; Scorer(device='cpu').score(sample_image('cat'), 'a cat');"
-        f"print([name for name in {SLOW} if name in sys.modules])"
+        "import sys; from msdscore import Scorer, sample_image; s, c = Scorer(device='cpu'), sample_image('cat');"
+        f"{code}; print([name for name in {unwanted} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"
 
 
 def test_command_line():
-    command = [sys.executable, "-m", "msdscore", "score", str(CAT), "a cat", "a dog", "--device", "cpu", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
-    doctor = subprocess.run(
-        [sys.executable, "-m", "msdscore", "doctor"], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert "runtime" in doctor.stdout
+    command = [sys.executable, "-m", "msdscore"]
+    score = ["score", str(CAT), "a cat", "a dog", "--device", "cpu", "--json"]
+    for words, shown in ((score, '"a dog"'), (["score", "--help"], "--encoder"), (["doctor"], "runtime")):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert shown in done.stdout
+        assert "--json" not in words or json.loads(done.stdout)
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
@@ -86,5 +83,5 @@ def test_version_and_names_are_there():
 def test_a_table_of_scores_names_the_extra_for_files(scorer, monkeypatch):
     scores = scorer.rank(CAT, ["a cat"])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'msdscore\[files\]'"):
+    with pytest.raises(MissingExtraError, match=r"'msdscore\[files\]'"):
         scores.to_arrow()

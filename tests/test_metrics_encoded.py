@@ -295,7 +295,7 @@ def test_control_swaps_image_references_or_both(scorer):
     for wrong, (image, references) in sides.items():
         expected = scorer.rank(image, PAIR, references).ref_msd
         np.testing.assert_allclose(score(f"ref-msd,wrong={wrong}", batch)[1], expected, atol=1e-6)
-    with pytest.raises(UnknownNameError, match="unknown side that the control swaps 'text'"):
+    with pytest.raises(UnknownNameError, match="control swaps 'text'"):
         load_metric("ref-msd,wrong=text")
     with pytest.raises(ConfigError, match="most.*got '0'"):
         load_metric("ref-msd,most=0")
@@ -367,9 +367,7 @@ def test_pairs_are_measured_once_with_content_keys(scorer, batch):
 
 
 def test_calibrated_max_sim_subtracts_the_background(scorer, batch):
-    with pytest.raises(
-        ConfigError, match="max-sim-cal needs a background; choose settings with calibration=background"
-    ):
+    with pytest.raises(ConfigError, match="max-sim-cal needs a background"):
         score("max-sim-cal", batch)
     background = prepare_and_encode(scorer.encoder, [RED, BLUE]).points[:, :5]
     changed = replace(batch, vectors=replace(batch.vectors, background=background))

@@ -100,11 +100,11 @@ def test_temporary_errors_are_retried(server, tmp_path):
 
 def test_permanent_errors_stop_the_run(server, tmp_path):
     server.replies = [(401, b'{"error": "bad key"}', {})]
-    with pytest.raises(RunError, match=r'answered 401: \{"error": "bad key"\}; set OPENAI_API_KEY'):
+    with pytest.raises(RunError, match="401: .*bad key.*OPENAI_API"):
         judge(server, tmp_path, workers=1).score(BATCH)
     assert len(server.asked) <= 2  # another request may be in flight
     server.replies = [(503, b"busy", {})] * 2
-    with pytest.raises(RunError, match=r"did not answer in 2 attempts \(503 busy\)"):
+    with pytest.raises(RunError, match=r"2 attempts \(503 busy\)"):
         judge(server, tmp_path, workers=1, retries=2).score(BATCH)
 
 
@@ -112,7 +112,7 @@ def test_permanent_errors_stop_the_run(server, tmp_path):
 def test_key_that_no_header_can_contain_is_reported_without_it(server, tmp_path, monkeypatch, key):
     # A null byte cannot be set in an environment.
     monkeypatch.setattr(endpoint.os, "environ", {"MY_KEY": key})
-    with pytest.raises(ConfigError, match="MY_KEY has characters that a key cannot have") as caught:
+    with pytest.raises(ConfigError, match="MY_KEY has characters") as caught:
         judge(server, tmp_path, key_env="MY_KEY").score(BATCH)
     assert key[:6] not in str(caught.value)
     monkeypatch.setattr(endpoint.os, "environ", {"MY_KEY": "secret\n"})  # as read from a file
@@ -141,19 +141,19 @@ def test_parts_of_a_message_are_joined_and_others_rejected(server, tmp_path):
 
 def test_folder_of_answers_that_cannot_be_written_is_reported(server, tmp_path):
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(RunError, match=r"cannot store answers here \(.*\); pass cache=FOLDER"):
+    with pytest.raises(RunError, match="cannot store answers"):
         judge(server, tmp_path).score(BATCH)
 
 
 @pytest.mark.parametrize("option", ["price_in", "temperature"])
 def test_numbers_of_a_metric_are_finite(server, tmp_path, option):
-    with pytest.raises(ConfigError, match=f"{option} must be finite, got"):
+    with pytest.raises(ConfigError, match=f"{option} must be"):
         judge(server, tmp_path, **{option: "inf"})
 
 
 def test_unreachable_server_is_reported(server, tmp_path):
     metric = load_metric(f"judge:m,url=http://127.0.0.1:9/v1,retries=2,cache={tmp_path}")
-    with pytest.raises(RunError, match=r"http://127.0.0.1:9/v1 did not answer in 2 attempts \(.*refused"):
+    with pytest.raises(RunError, match=r":9/v1 .*2 attempts \(.*refused"):
         metric.score(BATCH)
 
 
@@ -202,7 +202,7 @@ def test_caparena_setup_uses_one_order_and_a_prompt_file(server, tmp_path):
 def test_invalid_prompts_and_orders_are_rejected(server, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Which is better? {first}")
-    with pytest.raises(ConfigError, match=r"expected \{first\} and \{second\}"):
+    with pytest.raises(ConfigError, match=r"\{first\} and \{second\}"):
         judge(server, tmp_path, prompt=prompt)
     with pytest.raises(ConfigError, match="orders must be 1 or 2, got 3"):
         judge(server, tmp_path, orders=3)

@@ -67,15 +67,13 @@ def test_refpac_s_is_the_harmonic_mean_with_the_nearest_reference(model, checkpo
 
 
 def test_invalid_checkpoints_are_rejected(tmp_path, checkpoint):
-    with pytest.raises(
-        WeightsError, match=r"nowhere.pth: no such file; download the checkpoint from https://github.com/aima"
-    ):
+    with pytest.raises(WeightsError, match="nowhere.pth: no such file"):
         load_metric("pac-s:nowhere.pth")
     (tmp_path / "junk.pth").write_bytes(b"junk")
-    with pytest.raises(WeightsError, match=r"junk.pth cannot be read as tensors"):
+    with pytest.raises(WeightsError, match="junk.pth cannot be read"):
         load_metric(f"pac-s:{tmp_path / 'junk.pth'}")
     torch.save({"state_dict": {"weight": torch.zeros(1)}}, tmp_path / "other.pth")
-    with pytest.raises(WeightsError, match=r"other.pth does not contain a CLIP model with a ViT"):
+    with pytest.raises(WeightsError, match="other.pth does not contain"):
         load_metric(f"pac-s:{tmp_path / 'other.pth'}")
     with pytest.raises(ConfigError, match="family.*got 'x'"):
         load_metric(f"pac-s:{checkpoint},family=x")

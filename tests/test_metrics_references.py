@@ -82,7 +82,7 @@ def test_tokens_equal_treebank_tokens():
 def test_missing_java_is_reported(monkeypatch):
     monkeypatch.setenv("PATH", "")
     for asked in ("meteor", "spice", "bleu-4,tokenizer=ptb"):
-        with pytest.raises(MissingExtraError, match=r"needs Java 8 or later on the PATH; install one"):
+        with pytest.raises(MissingExtraError, match="needs Java 8"):
             load_metric(asked)
     with pytest.raises(ConfigError, match="tokenizer.*got 'bpe'"):
         load_metric("cider,tokenizer=bpe")
@@ -107,7 +107,7 @@ def test_spice_downloads_nothing():
 
     if (Path(spice.__file__).parent / "lib" / "stanford-corenlp-3.6.0.jar").is_file():
         pytest.skip("the models are installed")
-    with pytest.raises(MissingExtraError, match="spice needs stanford-corenlp-3.6.0.jar and its models in .*"):
+    with pytest.raises(MissingExtraError, match="stanford-corenlp-3.6.0.jar"):
         load_metric("spice")
 
 

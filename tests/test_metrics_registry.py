@@ -39,16 +39,16 @@ def test_the_makefile_requests_metrics_that_exist():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("mds", r"unknown metric 'mds'. Did you mean 'msd'"),
-        ("msd:x", r"metric 'msd' takes no argument, got 'x'"),
-        ("file", r"metric 'file' needs an argument: use file:ARGUMENT, with a JSON Lines file"),
-        ("msd,kappa=3", r"unknown option of metric msd 'kappa'"),
-        ("random,seed=x", r"seed must be a whole number, got 'x'"),
-        ("judge:m,workers=no", r"workers must be a number, got 'no'"),
-        ("judge:m,temperature=-1", r"temperature must be at least 0, got -1"),
-        ("judge:m,backend=cloud", r"backend must be 'endpoint' or 'local', got 'cloud'"),
-        ("judge:m,url=ftp://x", r"url must begin with http:// or https://, got 'ftp://x'"),
-        ("judge:m,device=cpu", r"option device needs backend=local"),
+        ("mds", r"'mds'.*'msd'"),
+        ("msd:x", r"'msd' takes no argument"),
+        ("file", r"'file' needs an argument"),
+        ("msd,kappa=3", r"metric msd 'kappa'"),
+        ("random,seed=x", r"seed .*got 'x'"),
+        ("judge:m,workers=no", r"workers .*got 'no'"),
+        ("judge:m,temperature=-1", r"temperature .*got -1"),
+        ("judge:m,backend=cloud", r"backend .*got 'cloud'"),
+        ("judge:m,url=ftp://x", r"url .*got 'ftp://x'"),
+        ("judge:m,device=cpu", r"device needs backend=local"),
     ],
 )
 def test_invalid_metrics_are_rejected(asked, message):
@@ -107,7 +107,7 @@ def test_scores_of_a_file_are_joined_on_image_and_caption(tmp_path):
     rows = [{"image": image, "caption": text, "score": score} for (image, text), score in scores.items()]
     found = load_metric(_file(tmp_path, rows)).score(batch).values
     np.testing.assert_array_equal(found, [[1, 2], [3, 4], [3, 4]])  # also the control, whose pair is in the file
-    with pytest.raises(InputError, match=r"has scores for 1 of 2 items, and none for 'item/1'"):
+    with pytest.raises(InputError, match="1 of 2 items.*'item/1'"):
         load_metric(_file(tmp_path, rows[:3])).score(batch)
     found = load_metric(_file(tmp_path, rows[:3]) + ",partial=true").score(batch).values
     np.testing.assert_array_equal(found, [[1, 2], [3, np.nan], [3, np.nan]])
@@ -115,32 +115,30 @@ def test_scores_of_a_file_are_joined_on_image_and_caption(tmp_path):
 
 def test_invalid_score_files_are_rejected(tmp_path):
     batch = make_batch([None], CASES)
-    with pytest.raises(
-        InputError, match=r"1 ids are not in the benchmark, for example 'x'; expected ids such as 'item/0'"
-    ):
+    with pytest.raises(InputError, match="example 'x'; .*'item/0'"):
         load_metric(_file(tmp_path, [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}])).score(batch)
     part = make_batch([None], CASES, whole=False)
     rows = [{"id": "x", "score": 1}, {"id": "item/0", "scores": [1, 2]}]
     found = load_metric(_file(tmp_path, rows) + ",partial=true").score(part)
     np.testing.assert_array_equal(found.values, [[1, 2], [np.nan, np.nan]])
-    with pytest.raises(InputError, match=r"item item/0: expected 2 scores, got 1"):
+    with pytest.raises(InputError, match="item/0: expected 2 .*got 1"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}])).score(batch)
     with pytest.raises(InputError, match="got 'c'"):
         load_metric(_file(tmp_path, [{"id": "item/0", "verdict": "c"}])).score(batch)
     with pytest.raises(InputError, match="got 'high'"):
         load_metric(_file(tmp_path, [{"id": "item/0", "scores": ["high", 1]}])).score(batch)
-    with pytest.raises(InputError, match=r"has scores for 1 of 2 items, and none for 'item/1'; add them, or use file:"):
+    with pytest.raises(InputError, match="1 of 2 items.*use file:"):
         load_metric(_file(tmp_path, [{"id": "item/0", "scores": [1, 2]}])).score(batch)
-    with pytest.raises(InputError, match=r"some rows have an id and some do not"):
+    with pytest.raises(InputError, match="some rows have an id"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}, {"image": "x", "caption": "y", "score": 1}]))
-    with pytest.raises(InputError, match="x.jpg with 'y' has two different scores"):
+    with pytest.raises(InputError, match="x.jpg with 'y' has two"):
         load_metric(_file(tmp_path, [{"image": "x.jpg", "caption": "y", "score": score} for score in (1, 2)]))
     with pytest.raises(InputError, match=r"the id 'item/0' occurs twice"):
         load_metric(_file(tmp_path, [{"id": "item/0", "score": 1}] * 2))
     with pytest.raises(InputError, match=r"nowhere.jsonl: no such file"):
         load_metric("file:nowhere.jsonl")
     (tmp_path / "bad.jsonl").write_text("{")
-    with pytest.raises(InputError, match=r"bad.jsonl line 1 is not valid JSON"):
+    with pytest.raises(InputError, match="bad.jsonl line 1 is not"):
         load_metric(f"file:{tmp_path / 'bad.jsonl'}")
 
 
@@ -161,9 +159,7 @@ def test_a_plugin_metric_is_listed_and_loaded(monkeypatch):
         EntryPoint("broken", "no_such_module:row", "msdscore.metrics"),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
-    with pytest.warns(
-        PluginWarning, match="metric plugin 'broken' .* ignored: ModuleNotFoundError: No module named 'no_such_module'"
-    ):
+    with pytest.warns(PluginWarning, match="'broken' .*'no_such_module'"):
         assert METRICS.find("seven") is ROW
     with pytest.warns(PluginWarning):
         assert load_metric("seven").score(make_batch([None], CASES)).values.tolist() == [[7, 7], [7, 7]]

@@ -111,13 +111,13 @@ def test_digit_tokens_with_and_without_a_space_add_up():
 
 
 def test_invalid_prompts_and_checkpoints_are_rejected(tmp_path, talker):
-    with pytest.raises(ConfigError, match="nowhere.txt: no such prompt file"):
+    with pytest.raises(ConfigError, match="nowhere.txt: no such"):
         load_metric("fleur:x,prompt=nowhere.txt")
     (tmp_path / "bare.txt").write_text("Grade it.")
-    with pytest.raises(ConfigError, match=r"expected \{caption\} in the prompt"):
+    with pytest.raises(ConfigError, match=r"\{caption\} in the prompt"):
         load_metric(f"fleur:x,prompt={tmp_path / 'bare.txt'}")
     silent = make_llava(tmp_path / "silent")
-    with pytest.raises(WeightsError, match=r"(has no chat template|processor of .* cannot be loaded)"):
+    with pytest.raises(WeightsError, match="(chat template|processor)"):
         load_metric(f"fleur:{silent},device=cpu")
 
 

@@ -103,15 +103,13 @@ def test_column_system_equals_separate_files(files, tmp_path) -> None:
 
 def test_incomparable_inputs_are_rejected(files, tmp_path) -> None:
     other = str(scored(tmp_path / "other.parquet", np.zeros(60), signature="msd|enc:y|v:1"))
-    with pytest.raises(
-        InputError, match=r"other.parquet was scored with msd\|enc:y\|v:1, .*good.parquet with msd\|enc:x"
-    ):
+    with pytest.raises(InputError, match="other.*enc:y.*good.*enc:x"):
         read_contest([files[0], other])
     plain = str(scored(tmp_path / "plain.parquet", np.zeros(60), signature=""))
     with pytest.raises(InputError, match="has no signature"):
         read_contest([files[0], plain])
     fewer = str(scored(tmp_path / "fewer.parquet", np.zeros(40)))
-    with pytest.raises(InputError, match="fewer has 40 of 60 images, 40 are shared by all; .* --shared"):
+    with pytest.raises(InputError, match="fewer has 40 of 60 .*--shared"):
         read_contest([files[0], fewer])
     contest = read_contest([files[0], fewer], shared=True)
     assert (len(contest.images), contest.left_out) == (40, 20)
@@ -246,7 +244,7 @@ def test_equal_file_names_in_two_folders_are_two_images(tmp_path) -> None:
 def test_different_images_with_one_path_are_rejected(tmp_path) -> None:
     first = scored_rows(tmp_path / "p", {"1.png": "red"}, "red")
     other = scored_rows(tmp_path / "q", {"1.png": "blue"}, "red")
-    with pytest.raises(InputError, match=r"1\.png is one image in .*p/s\.parquet and another one in .*q/s\.parquet"):
+    with pytest.raises(InputError, match=r"1\.png .*p/s\.par.*q/s\.par"):
         read_contest([f"a={first}", f"b={other}"])
     copy = scored_rows(tmp_path / "r", {"1.png": "red"}, "blue")
     assert read_contest([f"a={first}", f"b={copy}"]).images == ("1.png",)
@@ -263,7 +261,7 @@ def test_one_file_passed_twice_and_one_captioner_in_two_files_are_rejected(files
         read_contest([files[0], f"again={files[0]}"])
     (tmp_path / "q").mkdir()
     same = str(scored(tmp_path / "q" / "good.parquet", np.zeros(60)))
-    with pytest.raises(InputError, match=r"both have captions of 0\.jpg by good; name the captioners with NAME=FILE"):
+    with pytest.raises(InputError, match=r"captions of 0\.jpg by good"):
         read_contest([files[0], files[1], same])
 
 
@@ -293,7 +291,7 @@ def test_one_image_and_equal_ratings_give_valid_json(tmp_path) -> None:
 def test_images_that_all_have_a_failed_caption_are_named_as_the_reason(tmp_path) -> None:
     failed = pa.array(["cannot be read"] * 3, pa.string())
     files = [str(scored(tmp_path / f"{name}.parquet", np.arange(3.0), error=failed)) for name in ("a", "b")]
-    with pytest.raises(InputError, match="all 3 shared images have a caption that could not be scored"):
+    with pytest.raises(InputError, match="all 3 shared images"):
         read_contest(files)
 
 

@@ -174,15 +174,15 @@ def test_missing_cluster_is_reported_immediately(monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would retry for minutes"))
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
-        with pytest.raises(ConfigError, match=rf"no Ray cluster at {address} \(.*refused.*ray start --head"):
+        with pytest.raises(ConfigError, match=rf"at {address} \(.*refused"):
             list(score_on_ray(TOY, [], ShardOptions(), RayOptions(address=address)))
 
 
 @pytest.mark.parametrize(
     ("spec", "requested", "message"),
     [
-        (TOY, RayOptions(cpus=64), "64 cores and 0 GPUs, and this machine has 2 and 0"),
-        (ScorerSpec(encoder="toy", device="cuda"), RayOptions(), "1 cores and 1 GPUs, and this machine has 2 and 0"),
+        (TOY, RayOptions(cpus=64), "64 cores and 0 GPUs, .* 2 and 0"),
+        (ScorerSpec(encoder="toy", device="cuda"), RayOptions(), "1 cores and 1 GPUs, .* 2 and 0"),
     ],
 )
 def test_actors_that_exceed_the_machine_are_rejected(monkeypatch, spec, requested, message):

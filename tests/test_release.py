@@ -18,6 +18,7 @@ import yaml
 from PIL import Image
 
 from msdscore.version import __version__
+from test_docs_install import DISTRIBUTIONS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "msdscore"
@@ -167,8 +168,16 @@ def test_publish_workflow_checks_and_attests():
     assert build.index(".ci/run") < build.index("make release") < build.index("twine check --strict")
     assert publish.index("attest-build-provenance") < publish.index("gh-action-pypi-publish")
     assert "secrets." not in publish  # a trusted publisher
+    assert all(name.replace("-", "_") in build for name in DISTRIBUTIONS)
     assert steps["publish"]["permissions"]["id-token"] == "write"
     assert steps["publish"]["needs"] == "build"
+
+
+def test_actions_are_pinned_by_digest():
+    files = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    used = [line for file in files for line in re.findall(r"uses: (.*)", file.read_text(encoding="utf-8"))]
+    assert used
+    assert not [line for line in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", line)]
 
 
 POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}

@@ -72,7 +72,7 @@ def test_all_score_formats_are_read_with_their_signature(scored, scorer, suffix)
 def test_a_file_without_scores_is_rejected(scored):
     with pytest.raises(
         InputError,
-        match="expected a scored file with msd, and precision and information or coverage and support; found: image, caption",
+        match="msd, .*; found: image, caption",
     ):
         read_results(scored / "rows.jsonl")
 
@@ -223,17 +223,15 @@ def test_page_is_self_contained_and_escapes_captions(scored, scorer, tmp_path):
 
 def test_another_scorer_is_rejected(scored, tmp_path):
     other = Scorer("toy", "long")
-    with pytest.raises(
-        ConfigError, match=r"the file was scored with msd\|enc:toy@1\|k:3,2.* has msd\|enc:toy@1\|k:5,3"
-    ):
+    with pytest.raises(ConfigError, match=r"with msd\|.*k:3,2.* has msd\|.*k:5,3"):
         build(scored / "out.parquet", tmp_path / "r.html", ReportOptions(), scorer=other)
 
 
 def test_invalid_outputs_and_folders_are_rejected(scored, tmp_path):
-    with pytest.raises(ConfigError, match=r"expected a name ending in \.html"):
+    with pytest.raises(ConfigError, match=r"ending in \.html"):
         build(scored / "out.csv", tmp_path / "r.pdf", ReportOptions())
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"r.html: cannot be written \(.*\)"):
+    with pytest.raises(RunError, match="r.html: cannot be written"):
         build(scored / "out.csv", tmp_path / "file" / "r.html", ReportOptions())
     with pytest.raises(InputError, match="none: no such folder of images"):
         build(scored / "out.csv", tmp_path / "r.html", ReportOptions(images=tmp_path / "none"))
@@ -292,7 +290,7 @@ def test_a_folder_of_scored_shards_is_one_report(tmp_path):
     assert told.exit_code == 0, told.output
     assert "3 rows, 0 failed" in told.stderr
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="none: expected score shards in this folder, found none"):
+    with pytest.raises(InputError, match="none: expected score shards"):
         read_results(tmp_path / "none")
     other = pq.read_table(tmp_path / "scores" / "b.parquet")
     facts = {**other.schema.metadata, b"msdscore": b"msd|enc:other"}
@@ -363,5 +361,5 @@ def test_the_page_of_a_selection_shows_images_inside_parquet(parquet_shards, tmp
 def test_captioners_whose_names_differ_only_in_type_are_rejected(tmp_path):
     rows = [{"system": name, "msd": 1.0, "coverage": 1.0, "support": 1.0, "caption": "x"} for name in (1, "1")]
     (tmp_path / "scores.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(InputError, match="system is 1 in some rows and '1' in others"):
+    with pytest.raises(InputError, match="system is 1 in .*'1' in"):
         read_results(tmp_path / "scores.jsonl")

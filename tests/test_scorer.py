@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
+from counting import CountingEncoder
 from msdscore import (
-    CaptionError,
     ConfigError,
     ImageError,
     ImageLimits,
@@ -41,31 +41,6 @@ COLOURS = ("red", "green", "blue", "white", "yellow")
 
 def make_image(colour="red", size=(48, 32)):
     return Image.new("RGB", size, colour)
-
-
-class Spy:
-    """The toy encoder, recording its inputs."""
-
-    name, device, bank, recommended = "spy", torch.device("cpu"), None, None
-
-    def __init__(self, refuse=()):
-        self._toy, self._refuse = load_encoder("toy"), refuse
-        self.images, self.captions = 0, []
-
-    signature = property(lambda self: self._toy.signature)
-
-    def prepare(self, image):
-        return self._toy.prepare(image)
-
-    def encode_images(self, images):
-        self.images += len(images)
-        return self._toy.encode_images(images)
-
-    def encode_texts(self, texts):
-        if any(text in self._refuse for text in texts):
-            raise CaptionError("refused")
-        self.captions += texts
-        return self._toy.encode_texts(texts)
 
 
 def test_score_batch_equals_single_scores():
@@ -122,7 +97,7 @@ def test_invalid_batches_are_rejected():
         match="got 1 and 2",
     ):
         scorer.score_batch([make_image()], ["a", "b"])
-    with pytest.raises(ConfigError, match=r"owner must have the image index \(0 to 0\)"):
+    with pytest.raises(ConfigError, match=r"owner must .*\(0 to 0\)"):
         scorer.score_batch([make_image()], ["a", "b"], owner=[0, 1])
     with pytest.raises(ConfigError, match="at least one image"):
         scorer.score_batch([], [])
@@ -142,9 +117,9 @@ def test_stream_reads_ahead_little_and_preserves_order():
     assert first == scorer.score(make_image("red"), "red")
     assert len(taken) <= 4
     assert [score.caption for score in stream] == [COLOURS[number % 5] for number in range(1, 20)]
-    with pytest.raises(ConfigError, match="expected a row with 'image' and 'caption', got the names picture, caption"):
+    with pytest.raises(ConfigError, match="got the names picture, caption"):
         next(scorer.stream([{"picture": make_image(), "caption": "red"}]))
-    with pytest.raises(ConfigError, match=r"expected a row \(image, caption\) or a mapping with both, got str"):
+    with pytest.raises(ConfigError, match="expected a row .*got str"):
         next(scorer.stream(["dog.jpg"]))
 
 
@@ -247,11 +222,11 @@ def test_score_table_accepts_hugging_face_datasets():
 
 def test_invalid_tables_are_rejected():
     scorer, images = Scorer("toy"), [png("red")]
-    with pytest.raises(ConfigError, match="expected a pandas DataFrame, a pyarrow Table or .*, got list"):
+    with pytest.raises(ConfigError, match="DataFrame, .*got list"):
         scorer.score_table([{"image": png("red"), "caption": "red"}])
-    with pytest.raises(InputError, match=r"the table: no caption column; expected one of caption, .*; found: image"):
+    with pytest.raises(InputError, match="no caption column; .*: image"):
         scorer.score_table(pa.table({"image": images}))
-    with pytest.raises(ConfigError, match="the table has columns msd already"):
+    with pytest.raises(ConfigError, match="columns msd already"):
         scorer.score_table(pa.table({"image": images, "caption": ["red"], "msd": [1.0]}))
     named = pa.table({"photo": images, "said": ["red"]})
     assert len(scorer.score_table(named, columns=ColumnNames(image="photo", caption="said"))) == 1
@@ -270,17 +245,18 @@ def test_scores_as_plain_values():
 
 
 def test_distinct_images_and_captions_are_embedded_once():
-    spy = Spy()
-    scorer = Scorer(spy, batch_size=2)
+    encoder = CountingEncoder()
+    scorer = Scorer(encoder, batch_size=2)
     captions = [COLOURS[number % 2] for number in range(12)]
     scorer.score_batch([make_image(COLOURS[number % 5]) for number in range(12)], captions)
-    assert sorted(spy.captions) == ["green", "red"]
-    assert spy.images == 5
+    assert sorted(encoder.captions) == ["green", "red"]
+    assert sum(encoder.images) == 5
 
 
 def test_rejected_caption_does_not_affect_others():
-    pipeline = Pipeline(Spy(refuse=("bad",)))
-    batches = [Batch([make_image()], ["red", "bad", "blue"], [0, 0, 0]), Batch([make_image()], ["bad", "red"], [0, 0])]
+    pipeline = Pipeline(CountingEncoder())
+    captions = (["red", "refused", "blue"], ["refused", "red"])
+    batches = [Batch([make_image()], texts, [0] * len(texts)) for texts in captions]
     kinds = [[type(row).__name__ for row in scored] for scored in score_batches(pipeline, batches)]
     assert kinds == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
 
@@ -301,7 +277,7 @@ def test_scores_slice_join_and_compare():
     assert scores[1:3] != scores[2:4]
     assert scores[1:3].captions == COLOURS[1:3]
     assert (scores + scores).msd.tolist() == [*scores.msd, *scores.msd]
-    with pytest.raises(ConfigError, match="expected scores of one signature to join, got 2"):
+    with pytest.raises(ConfigError, match="one signature .*got 2"):
         _ = scores + Scorer("toy", "long").rank(make_image(), ["red"])
     assert repr(scores).startswith("Scores(5 captions, 0 failed, best 'red', msd|enc:toy@1|")
     assert list(scores.rows()[0]) == ["caption", *column_names("shared", "paper")]
@@ -334,7 +310,7 @@ def test_spec_accepts_mappings_and_lists_and_rejects_loaded_objects():
     assert spec.build().form == Paper(components=(5, 3), alpha=0.2)
     assert spec.to_dict()["changes"] == {"alpha": 0.2, "components": (5, 3)}
     assert Scorer.from_spec(spec).spec is spec
-    with pytest.raises(ConfigError, match="built from a loaded encoder or bank, which a spec cannot name"):
+    with pytest.raises(ConfigError, match="a loaded encoder or bank"):
         _ = Scorer(load_encoder("toy")).spec
 
 
@@ -354,16 +330,16 @@ def test_scorer_repr():
 def test_preset_by_name():
     assert Scorer("toy", form="long").signature == Scorer("toy", "long").signature
     assert Scorer("toy", form=Paper(alpha=0.2)).form.alpha == 0.2
-    with pytest.raises(UnknownNameError, match="unknown preset 'lng'. Did you mean 'long'"):
+    with pytest.raises(UnknownNameError, match="'lng'.*'long'"):
         Scorer("toy", form="lng")
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"alpha": 0.2}, r"alpha is a setting of Evidence and Paper, .* Scorer\(encoder, Evidence\(alpha=0.2\)\)"),
-        ({"gate": "support"}, r"gate is a setting of Paper, .* Scorer\(encoder, Paper\(gate='support'\)\)"),
-        ({"balance": 1.0}, r"balance is a setting of Evidence, .* Scorer\(encoder, Evidence\(balance=1.0\)\)"),
+        ({"alpha": 0.2}, r"Evidence and Paper, .*Evidence\(alpha=0.2\)"),
+        ({"gate": "support"}, r"Paper, .*Paper\(gate='support'\)"),
+        ({"balance": 1.0}, r"Evidence, .*Evidence\(balance=1.0\)"),
     ],
 )
 def test_setting_passed_as_encoder_option_is_reported(setting, message):
@@ -421,7 +397,7 @@ def test_image_types_give_equal_scores(tmp_path):
 
 
 def test_warnings_of_the_encoder_are_in_the_score():
-    class Doubting(Spy):
+    class Doubting(CountingEncoder):
         def encode_texts(self, texts):
             batch = super().encode_texts(texts)
             return replace(
@@ -472,9 +448,7 @@ def test_failed_captions_are_not_candidates():
     nothing = Scorer("toy").rank(make_image(), ["", " "], errors="row")
     assert nothing.candidates.tolist() == [0, 0]
     assert "best" not in repr(nothing)
-    with pytest.raises(
-        InputError, match="none of 2 captions could be scored, so none is the best; the first: the caption"
-    ):
+    with pytest.raises(InputError, match="none of 2 captions .*the first"):
         _ = nothing.best
 
 
@@ -501,31 +475,25 @@ def test_captions_of_a_table_that_are_not_text_are_row_errors():
 def test_duplicate_columns_are_rejected():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame([[make_image(), "red", "blue"]], columns=["image", "caption", "caption"])
-    with pytest.raises(ConfigError, match="the table has 2 columns 'caption'"):
+    with pytest.raises(ConfigError, match="2 columns 'caption'"):
         Scorer("toy").score_table(frame)
     table = pa.table(
         [pa.array(["x.png"]), pa.array(["red"]), pa.array(["blue"])], names=["image", "caption", "caption"]
     )
-    with pytest.raises(ConfigError, match="the table has 2 columns 'caption'"):
+    with pytest.raises(ConfigError, match="2 columns 'caption'"):
         Scorer("toy").score_table(table)
 
 
-class Long:
+class Long(CountingEncoder):
     """The toy encoder with pooled vectors that are not normalised."""
 
-    def __init__(self):
-        self._toy = load_encoder("toy")
-
-    def __getattr__(self, name):
-        return getattr(self._toy, name)
-
     def encode_texts(self, texts):
-        batch = self._toy.encode_texts(texts)
+        batch = super().encode_texts(texts)
         return replace(batch, pooled=10 * batch.pooled)
 
 
 def test_pooled_vectors_must_have_unit_length():
-    with pytest.raises(ConfigError, match="encoder 'toy' returned pooled vectors of length 10 to 10, expected unit"):
+    with pytest.raises(ConfigError, match="length 10 to 10, expected unit"):
         Scorer(Long()).score(make_image(), "a red square")
 
 
@@ -609,23 +577,13 @@ def test_file_is_scored_and_resumed(tmp_path):
 
 
 def test_another_caption_of_a_recent_image_does_not_encode_the_image_again(tmp_path):
-    toy = load_encoder("toy")
-    images = []
-
-    class Watching:
-        def __getattr__(self, name):
-            return getattr(toy, name)
-
-        def encode_images(self, batch):
-            images.append(len(batch))
-            return toy.encode_images(batch)
-
+    encoder = CountingEncoder()
     Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
-    scorer, plain = Scorer(Watching()), Scorer("toy")
+    scorer, plain = Scorer(encoder), Scorer("toy")
     for caption in ("a red square", "a dog"):
         assert scorer.score(tmp_path / "red.png", caption) == plain.score(tmp_path / "red.png", caption)
     scorer.explain(tmp_path / "red.png", "a blue dog")
-    assert images == [1]
+    assert encoder.images == [1]
     Image.new("RGB", (64, 64), "blue").save(tmp_path / "red.png")
     assert scorer.score(tmp_path / "red.png", "a dog").msd == plain.score(tmp_path / "red.png", "a dog").msd
-    assert images == [1, 1]
+    assert encoder.images == [1, 1]

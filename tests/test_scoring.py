@@ -123,33 +123,33 @@ def test_gates_without_length(gate, expected):
 def test_presets_and_changes():
     assert Paper.preset("authors").components == (4, 2)
     assert Paper.preset("long", alpha=0.2).alpha == 0.2
-    with pytest.raises(UnknownNameError, match="unknown preset 'shrt'. Did you mean 'short'"):
+    with pytest.raises(UnknownNameError, match="'shrt'.*'short'"):
         Paper.preset("shrt")
-    with pytest.raises(UnknownNameError, match="unknown setting 'kapa'. Did you mean 'kappa'"):
+    with pytest.raises(UnknownNameError, match="'kapa'.*'kappa'"):
         Paper.preset("short", kapa=3)
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"kappa": 0.0}, "kappa must be positive, got 0.0"),
-        ({"components": (0, 2)}, r"components must be two counts of at least 1 \(image, text\), got \(0, 2\)"),
-        ({"iterations": 0}, "iterations must be at least 1, got 0"),
-        ({"beta": 1.5}, "beta must be between 0 and 1, got 1.5"),
-        ({"kappa": "abc"}, "kappa must be a finite number, got 'abc'"),
-        ({"kappa": math.inf}, "kappa must be a finite number, got inf"),
-        ({"alpha": math.nan}, "alpha must be a finite number, got nan"),
-        ({"alpha": 1e308}, r"alpha must be at most 1e\+06, got 1e\+308"),
-        ({"temperature": 1e-300}, "temperature must be at least 1e-06, got 1e-300"),
-        ({"alpha": -0.1}, "alpha must not be negative, got -0.1"),
-        ({"gate_center": "x"}, "gate_center must be a finite number, got 'x'"),
-        ({"iterations": 1.5}, "iterations must be a whole number, got 1.5"),
-        ({"iterations": True}, "iterations must be a whole number, got True"),
-        ({"seed": "x"}, "seed must be a whole number, got 'x'"),
-        ({"components": (10**8, 2)}, r"components \(image\) must be at most 1024, got 100000000"),
-        ({"iterations": 10**9}, "iterations must be at most 10000, got 1000000000"),
-        ({"components": 3}, r"components must be two counts of at least 1 \(image, text\), got 3"),
-        ({"components": (True, 2)}, "components must be two counts of at least 1"),
+        ({"kappa": 0.0}, "kappa .*got 0.0"),
+        ({"components": (0, 2)}, r"components .*got \(0, 2\)"),
+        ({"iterations": 0}, "iterations .*got 0"),
+        ({"beta": 1.5}, "beta .*got 1.5"),
+        ({"kappa": "abc"}, "kappa .*got 'abc'"),
+        ({"kappa": math.inf}, "kappa .*got inf"),
+        ({"alpha": math.nan}, "alpha .*got nan"),
+        ({"alpha": 1e308}, r"alpha .*1e\+06, got 1e\+308"),
+        ({"temperature": 1e-300}, "temperature .*1e-06, got 1e-300"),
+        ({"alpha": -0.1}, "alpha .*got -0.1"),
+        ({"gate_center": "x"}, "gate_center .*got 'x'"),
+        ({"iterations": 1.5}, "iterations .*got 1.5"),
+        ({"iterations": True}, "iterations .*got True"),
+        ({"seed": "x"}, "seed .*got 'x'"),
+        ({"components": (10**8, 2)}, r"components \(image\) .*1024, got"),
+        ({"iterations": 10**9}, "iterations .*10000, got"),
+        ({"components": 3}, r"components .*got 3"),
+        ({"components": (True, 2)}, "components must be two"),
     ],
 )
 def test_invalid_settings_are_rejected(setting, message):
@@ -161,22 +161,22 @@ def test_invalid_items_are_rejected():
     scorer = Scorer("toy")
     with pytest.raises(ImageError, match="no-such.jpg: no such file"):
         scorer.score("no-such.jpg", "a dog")
-    with pytest.raises(CaptionError, match="has no words that the encoder can read"):
+    with pytest.raises(CaptionError, match="has no words"):
         scorer.score(make_image(), "\u200b")
-    with pytest.raises(ConfigError, match="rank needs a list of at least one caption"):
+    with pytest.raises(ConfigError, match="rank needs"):
         scorer.rank(make_image(), [])
-    with pytest.raises(ConfigError, match="options go with an encoder's name"):
+    with pytest.raises(ConfigError, match="options go with"):
         Scorer(tiny_clip(), long_text="cut")
 
 
 def test_invalid_gate_is_rejected():
-    with pytest.raises(UnknownNameError, match="unknown gate '5'. Known: coverage, fixed, length, support"):
+    with pytest.raises(UnknownNameError, match="'5'.*coverage, fixed, length"):
         Paper(gate=5)
 
 
 @pytest.mark.parametrize("caption", [None, 5, math.nan, b"a dog", ["a dog"]])
 def test_captions_must_be_text(caption):
-    scorer, message = Scorer("toy"), f"a caption must be text, got {type(caption).__name__}"
+    scorer, message = Scorer("toy"), f"caption .*got {type(caption).__name__}"
     for call in (scorer.score, scorer.explain):
         with pytest.raises(CaptionError, match=message):
             call(make_image(), caption)
@@ -192,13 +192,13 @@ def test_rank_accepts_any_sequence_of_captions():
     assert scorer.rank(make_image(), np.array(CAPTIONS)) == expected
     assert len(scorer.explain_many(make_image(), iter(CAPTIONS))) == len(CAPTIONS)
     for lone in ("a dog", None, 5):
-        with pytest.raises(ConfigError, match="rank needs a list of at least one caption"):
+        with pytest.raises(ConfigError, match="rank needs"):
             scorer.rank(make_image(), lone)
 
 
 @pytest.mark.parametrize("owner", [[1], [-1], [], [0, 0], [0.5], ["0"], 0])
 def test_invalid_owners_are_rejected(owner):
-    with pytest.raises(ConfigError, match=r"owner must have the image index \(0 to 0\) of each of 1 captions, got"):
+    with pytest.raises(ConfigError, match=r"owner .*\(0 to 0\)"):
         Scorer("toy").score_batch([make_image()], ["a dog"], owner=owner)
 
 
@@ -210,14 +210,14 @@ def test_single_image_or_caption_is_not_a_list():
         ([], ["a"]),
         ([make_image()], []),
     ):
-        with pytest.raises(ConfigError, match="expected lists of at least one image and one caption"):
+        with pytest.raises(ConfigError, match="one image and one caption"):
             Scorer("toy").score_batch(images, captions, owner=[0])
 
 
 def test_invalid_scorer_arguments_are_rejected():
-    with pytest.raises(ConfigError, match="expected an encoder or the name of one, got NoneType"):
+    with pytest.raises(ConfigError, match="an encoder .*got NoneType"):
         Scorer(None)
-    with pytest.raises(ConfigError, match="expected Paper, Evidence or the name of a preset, got dict"):
+    with pytest.raises(ConfigError, match="name of a preset, got dict"):
         Scorer("toy", {"kappa": 3})
     with pytest.raises(ConfigError, match="batch_size.*got '8'"):
         Scorer("toy", batch_size="8")

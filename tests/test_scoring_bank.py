@@ -53,9 +53,7 @@ def test_bank_survives_a_round_trip(tmp_path):
 @pytest.mark.parametrize("changes", [{"gate": "length"}, {"gate": "coverage"}, {"gate": "fixed", "beta": 0.1}])
 def test_calibration_covers_both_sides_or_is_rejected(changes):
     encoder, both_sides = tiny_clip(), BACKGROUND.changed(**changes)
-    message = (
-        f"gate={changes['gate']} weighs coverage, but the bank .* has no captions to calibrate it; set gate=support"
-    )
+    message = f"gate={changes['gate']} .*set gate=support"
     with pytest.raises(ConfigError, match=message):
         Scorer(encoder, both_sides, bank=bank_of(encoder))
     scorer = Scorer(encoder, both_sides, bank=bank_of(encoder, captions=CAPTIONS))
@@ -77,19 +75,15 @@ def test_a_fixed_gate_without_coverage_needs_no_captions():
 
 def test_incompatible_banks_are_rejected(tmp_path):
     encoder = tiny_clip()
-    with pytest.raises(
-        ConfigError, match="these settings need a bank, but encoder .* has none; build one with: msdscore bank"
-    ):
+    with pytest.raises(ConfigError, match="need a bank, but encoder"):
         Scorer(encoder, BACKGROUND)
-    with pytest.raises(
-        ConfigError, match="3 components with kappa 20, the configuration needs 3 with 30; .* --preset short"
-    ):
+    with pytest.raises(ConfigError, match="kappa 20, .*needs 3 with 30"):
         Scorer(encoder, BACKGROUND.changed(kappa=30.0), bank=bank_of(encoder))
-    with pytest.raises(ConfigError, match="was built for encoder .* not for toy@1"):
+    with pytest.raises(ConfigError, match="built for .* not for toy@1"):
         Scorer("toy", BACKGROUND, bank=bank_of(encoder))
-    with pytest.raises(ConfigError, match="a bank was passed, but these settings use none; set calibration=background"):
+    with pytest.raises(ConfigError, match="a bank was passed, but"):
         Scorer(encoder, "short", bank=bank_of(encoder))
-    with pytest.raises(ConfigError, match="a bank needs at least 2 images, got 1"):
+    with pytest.raises(ConfigError, match="2 images, got 1"):
         bank_of(encoder, count=1)
     (tmp_path / "no.safetensors").write_bytes(b"nothing")
     with pytest.raises(WeightsError, match="cannot be read as a bank"):
@@ -117,7 +111,7 @@ def test_invalid_outputs_and_captions_are_one_line_errors(tmp_path):
     folder.mkdir()
     for number in range(2):
         make_image(number).save(folder / f"{number}.png")
-    with pytest.raises(RunError, match=r"images: cannot be written \(.*\)"):
+    with pytest.raises(RunError, match="images: cannot be written"):
         save_bank(bank_of(tiny_clip()), folder)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "blank.txt").write_bytes(b"\n \n")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coloured_pairs import coloured
 from msdscore import Scorer
 from msdscore.core.evidence import (
     LENGTHS,
@@ -35,7 +36,6 @@ from msdscore_lab.bank.lengths import (
     parts,
     short_texts,
 )
-from test_scoring_evidence import coloured
 
 SHIFTS = (-6.0, -4.0, -2.0, 0.0, 0.0)  # of the evidence of words, by class of length
 

@@ -193,11 +193,11 @@ def test_the_caption_as_its_only_reference_has_no_ref_msd(scorer):
 @pytest.mark.parametrize(
     ("references", "message"),
     [
-        ([], "at least one reference, got an empty list"),
-        (["a dog", " "], "every reference to be a text with words, got ' '"),
+        ([], "got an empty list"),
+        (["a dog", " "], "words, got ' '"),
         (["a dog", None], "got None"),
-        ("a dog", "a list of texts, got str"),
-        (7, "a list of texts, got int"),
+        ("a dog", "texts, got str"),
+        (7, "texts, got int"),
     ],
 )
 def test_invalid_references_are_rejected(scorer, references, message):
@@ -378,7 +378,7 @@ def test_ambiguous_references_are_an_error_of_the_row(tmp_path):
 
 def test_invalid_reference_file_is_rejected(tmp_path):
     (tmp_path / "odd.jsonl").write_text('{"photo": "red.png", "words": ["a"]}')
-    with pytest.raises(InputError, match="item 1: expected an image or id, and references, captions or caption"):
+    with pytest.raises(InputError, match="item 1: expected an image"):
         ReferenceFile(tmp_path / "odd.jsonl")
     for content in ("{}", '{"red.png": []}', '{"red.png": [null]}', "[]"):
         (tmp_path / "empty.json").write_text(content)

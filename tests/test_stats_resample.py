@@ -242,7 +242,7 @@ def test_holm_controls_the_family_wise_error() -> None:
 
 
 def test_invalid_arguments_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="samples must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="samples .*got 0"):
         Resampling(samples=0)
     with pytest.raises(ConfigError, match="level.*got 95"):
         Resampling(level=95)

@@ -113,15 +113,15 @@ def test_missing_score_fails_and_invalid_requests_are_rejected(rows):
     with np.errstate(all="ignore"), pytest.warns(RuntimeWarning):
         _, families = rates([silent], captioned_images(rows))
     assert {row["constant"].value for row in families.values()} == {0.0}
-    with pytest.raises(ConfigError, match="metric rank-agg does not score single captions"):
+    with pytest.raises(ConfigError, match="rank-agg does not"):
         behaviour(Study(root=rows), metric=["rank-agg"])
-    with pytest.raises(InputError, match="expected at least 2 images with 2 captions each, got 0"):
+    with pytest.raises(InputError, match="2 captions each, got 0"):
         rates([load_metric("cosine")], [])
 
 
 def test_images_next_to_the_rows_are_found_and_missing_ones_reported(tmp_path):
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in COLOURS[:3]])
-    with pytest.raises(InputError, match=r"none of 3 images can be read; the first: .*red.png"):
+    with pytest.raises(InputError, match="none of 3 images .*red.png"):
         rates([load_metric("cosine")], captioned_images(tmp_path / "set.jsonl"))
     for colour in COLOURS[:3]:
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
@@ -138,7 +138,7 @@ def test_unreadable_images_do_not_stop_the_study(tmp_path, monkeypatch):
     entries = captioned_images(tmp_path / "set.jsonl")
     table, _ = rates([load_metric("cosine")], entries)
     assert (table.facts["images"], table.facts["left_out"]) == (2, 3)
-    with pytest.raises(InputError, match="no two consecutive images can be read"):
+    with pytest.raises(InputError, match="no two consecutive images"):
         rates([load_metric("cosine")], entries[1:3])
 
 
@@ -162,7 +162,7 @@ def test_lists_and_repetitions_are_not_good_matches(rows):
     assert found["caption three times"]["reward"].value == 0
     assert all(row["reward"].value <= row["msd"].value for row in table.rows)
     assert found["the caption itself"]["msd"].value == 0
-    with pytest.raises(ConfigError, match="evidence form and a bank with vocabulary"):
+    with pytest.raises(ConfigError, match="bank with vocabulary"):
         gaming(Study(root=rows, spec=ScorerSpec(encoder="toy")))
 
 

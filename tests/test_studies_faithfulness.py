@@ -145,10 +145,10 @@ def test_terms_find_the_changed_colour_only_with_the_right_image(study):
 
 def test_unsupported_subsets_are_rejected(study, pairs, monkeypatch):
     monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, subset="add_obj") for pair in pairs])
-    with pytest.raises(InputError, match="a wrong caption of the subsets replace_obj, replace_att, got none"):
+    with pytest.raises(InputError, match="replace_obj, replace_att, got"):
         localisation.localisation(study)
     monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, negative=pair.positive) for pair in pairs])
-    with pytest.raises(InputError, match="expected wrong captions that change one content word, got none among"):
+    with pytest.raises(InputError, match="one content word, got none"):
         localisation.localisation(study)
 
 

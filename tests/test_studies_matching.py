@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from coloured_pairs import write_coloured
 from command_line import invoke
 from msdscore.errors import ConfigError, InputError
 from msdscore_lab.studies.match import reliability
 from msdscore_lab.studies.table import to_figure, to_markdown
-from test_scoring_evidence import coloured
 
 
 def drawn(count=6000, bend=1.0):
@@ -40,16 +40,12 @@ def test_calibrated_predictions_are_on_the_diagonal():
 
 
 def test_match_command_draws_the_diagram_and_rejects_settings_without_match(tmp_path):
-    rows = []
-    for number, (image, captions) in enumerate(zip(*coloured(56), strict=True)):
-        image.save(tmp_path / f"{number}.png")
-        rows.append(json.dumps({"image": str(tmp_path / f"{number}.png"), "captions": captions}))
-    (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    rows = write_coloured(tmp_path, 56)
     bank, made = tmp_path / "bank.safetensors", tmp_path / "match.json"
     asked = ["--encoder", "toy", "--preset", "evidence"]
-    built = ["bank", str(tmp_path), "-o", str(bank), "--pairs", str(tmp_path / "rows.jsonl"), "--limit", "10", *asked]
+    built = ["bank", str(tmp_path), "-o", str(bank), "--pairs", str(rows), "--limit", "10", *asked]
     assert invoke(*built).exit_code == 0
-    study = ["study", "match", "--rows", str(tmp_path / "rows.jsonl"), "-o", str(made), *asked, "--limit", "12"]
+    study = ["study", "match", "--rows", str(rows), "-o", str(made), *asked, "--limit", "12"]
     answer = invoke(*study, "--bank", str(bank))
     assert answer.exit_code == 0, answer.output
     found = json.loads(made.read_text(encoding="utf-8"))
@@ -58,7 +54,7 @@ def test_match_command_draws_the_diagram_and_rejects_settings_without_match(tmp_
     refused = invoke(*study[:-3], "short", "--overwrite")
     assert refused.exit_code != 0
     assert "a bank with match" in str(refused.exception)
-    (tmp_path / "few.jsonl").write_text(rows[0], encoding="utf-8")
+    (tmp_path / "few.jsonl").write_text(rows.read_text(encoding="utf-8").splitlines()[0], encoding="utf-8")
     few = [*study, "--bank", str(bank), "--overwrite"]
     few[few.index("--rows") + 1] = str(tmp_path / "few.jsonl")
     answer = invoke(*few)

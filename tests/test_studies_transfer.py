@@ -93,5 +93,5 @@ def test_one_epoch_needs_no_cache_of_features(clip, tmp_path):
 def test_recipe_without_reconstruction_is_rejected(clip, tmp_path):
     changes = [f"image.source={clip}", f"text.source={clip}", "loss.reconstruction=0.0"]
     recipe = load_recipe(Recipe, "paper", changes=changes)
-    with pytest.raises(ConfigError, match="the recipe has no reconstruction; set"):
+    with pytest.raises(ConfigError, match="no reconstruction"):
         train_both(Study(root=tmp_path, spec=ScorerSpec(device="cpu")), recipe, DataSource(("x.jsonl",)), tmp_path)

@@ -113,7 +113,7 @@ def test_evidence_page_is_filled_from_studies(tmp_path):
     assert "| replace_obj | 7 | 75.0 [65.0, 85.0] |" in parts["changed"]
     assert parts["boxes"].count("| even | 7 | 75.0 [65.0, 85.0] |") == 2
     assert "median match: own 0.78" in parts["match"]
-    with pytest.raises(InputError, match="expected result files such as sugarcrepe.json"):
+    with pytest.raises(InputError, match="such as sugarcrepe.json"):
         evidence_page.parts(tmp_path / "nothing")
 
 
@@ -133,9 +133,9 @@ def test_paper_page_is_filled_from_result_files(tmp_path):
     assert "(sugarcrepe, 9 items, 4 images)" in text
     assert "`msd|kappa:20`" in text
     assert text.count("old") == len(paper_page.PARTS) - 1
-    with pytest.raises(InputError, match="the page has no section for study kappa"):
+    with pytest.raises(InputError, match="no section for study kappa"):
         paper_page.fill("", {"kappa": ""})
-    with pytest.raises(InputError, match="expected result files of studies"):
+    with pytest.raises(InputError, match="result files of studies"):
         paper_page.main(["--results", str(tmp_path), "-o", str(page)])
 
 

@@ -469,13 +469,13 @@ def test_rows_have_machine_captions_objects_and_names(rows):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("sample.noisy=2", r"noisy must be between 0 and 1, got 2"),
-        ("train.tune=8", r"tune must be between 0 and 7 stages, got 8"),
-        ("loss.evidence=0", r"objects shares the line of evidence; set loss.evidence too"),
-        ("loss.reconstruction=1", r"the trainer of mini has no reconstruction"),
-        ("sample.captions=1", r"the trainer of mini shows two captions per image, got 1"),
-        ("sample.group=3", r"train.batch 8 must be a multiple of sample.group 3"),
-        ("image.kind=timm", r"the trainer of mini needs towers of kind 'mini'"),
+        ("sample.noisy=2", r"noisy .*got 2"),
+        ("train.tune=8", r"tune .*got 8"),
+        ("loss.evidence=0", r"set loss.evidence"),
+        ("loss.reconstruction=1", r"no reconstruction"),
+        ("sample.captions=1", r"captions per image, got 1"),
+        ("sample.group=3", r"train.batch 8 .*sample.group 3"),
+        ("image.kind=timm", r"towers of kind 'mini'"),
     ],
 )
 def test_invalid_recipes_are_rejected(change, message):
@@ -487,7 +487,7 @@ def test_train_command_reads_its_recipe(rows, tmp_path):
     arguments = ["--data", *rows.rows, "-o", str(tmp_path / "run"), "--set", "sample.captions=1"]
     result = subprocess.run([sys.executable, str(MINI.parent), *arguments], capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert "sample: the trainer of mini shows two captions per image, got 1" in result.stderr
+    assert "captions per image, got 1" in result.stderr
 
 
 def test_zeros_of_words_exist_only_with_the_evidence_loss():

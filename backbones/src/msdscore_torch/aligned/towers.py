@@ -318,7 +318,7 @@ def _open_timm(
     Return its files, preprocessing and network, and a function that returns the map of any level after one forward
     pass. Images are squashed to a square, so that nothing is cropped.
     """
-    timm = require("timm", extra="train")
+    timm = require("timm", extra="train", of="msdscore-lab")
     if not timm.is_model(spec.source):
         near = timm.list_models(f"*{spec.source[:12]}*")[:12] or timm.list_models("vit_base*")[:6]
         raise unknown_name("timm model", spec.source, near)

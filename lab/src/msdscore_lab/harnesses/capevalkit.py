@@ -26,7 +26,7 @@ from msdscore.version import __version__
 from msdscore_torch.integrations.shared import ScorerLike, shared_scorer
 
 NAME = "msdscore"
-_REQUIREMENT = f"msdscore[mini]=={__version__}"
+_REQUIREMENT = f"msdscore-lab=={__version__}"
 _METRIC = """[metric]
 name = "msdscore"
 python = ">=3.11"

@@ -11,7 +11,7 @@ from msdscore.version import __version__
 from msdscore_torch.integrations.shared import ScorerLike, shared_scorer
 
 # Its base class is not imported by name: `evaluate.load` uses the first class of the module.
-evaluate: Any = require("evaluate", extra="evaluate")
+evaluate: Any = require("evaluate", extra="evaluate", of="msdscore-lab")
 _CITATION = "See CITATION.cff of msdscore."
 _INPUTS = (
     "predictions: captions; images: paths of their images; references: a list of human captions for each image "
@@ -27,7 +27,7 @@ class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types
     """
 
     def _info(self) -> Any:
-        datasets = require("datasets", extra="evaluate")
+        datasets = require("datasets", extra="evaluate", of="msdscore-lab")
         text = datasets.Value("string")
         return evaluate.MetricInfo(
             description=__doc__,
