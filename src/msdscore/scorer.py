@@ -17,7 +17,6 @@ from msdscore.core.evidence import ZERO
 from msdscore.encoders.base import Encoder, device_section
 from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form
-from msdscore.forms.references import check_references
 from msdscore.forms.registry import FORMS
 from msdscore.io.files import is_image_name
 from msdscore.io.images import ImageLimits, ImageSource
@@ -210,7 +209,7 @@ class Scorer:
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
         _reject_swapped(image, texts)
-        known = None if references is None else check_references(references)
+        known = None if references is None else _checked_references(references)
         return self._candidate_set([image], texts, known, errors)
 
     def rank_images(self, images: Iterable[ImageSource], caption: str, *, errors: Errors = "row") -> Scores:
@@ -253,7 +252,7 @@ class Scorer:
         >>> score.reference_count, score.warnings
         (2.0, ['no image: compared with the references only'])
         """
-        return self._candidate_set([], [caption], check_references(references), errors)[0]
+        return self._candidate_set([], [caption], _checked_references(references), errors)[0]
 
     def _candidate_set(
         self, images: Sequence[ImageSource], captions: Sequence[str], references: Sequence[str] | None, errors: Errors
@@ -491,7 +490,7 @@ class Scorer:
         if len(sources) != len(texts):
             raise ConfigError(f"expected one image per caption, got {len(sources)} and {len(texts)}")
         lists = _reference_lists(references, len(sources))
-        known = [None if own is None else check_references(own) for own in lists]
+        known = [None if own is None else _checked_references(own) for own in lists]
         explained = list(explain_pairs(self.pipeline, sources, texts, known, doubt=doubt))
         _raise_first(explained, errors)
         return explained
@@ -519,7 +518,7 @@ class Scorer:
 
         texts = _listed(captions)
         _reject_swapped(image, texts)
-        known = None if references is None else check_references(references)
+        known = None if references is None else _checked_references(references)
         return explain(self._recent, image, texts, known, doubt=doubt)
 
 
@@ -533,6 +532,18 @@ def _reject_settings(options: Mapping[str, Any]) -> None:
                 f"{name} is a setting of {' and '.join(forms)}, not an option of an encoder; "
                 f"pass a form: Scorer(encoder, {forms[0]}({name}={options[name]!r}))"
             )
+
+
+def _checked_references(references: object) -> tuple[str, ...]:
+    """Return references as a tuple; raise `ConfigError` unless they are a list of at least one text."""
+    if isinstance(references, str) or not isinstance(references, Sequence):
+        raise ConfigError(f"expected references as a list of texts, got {type(references).__name__}")
+    for text in references:
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"expected every reference to be a text with words, got {text!r}")
+    if not references:
+        raise ConfigError("expected at least one reference, got an empty list; omit references to score without")
+    return tuple(references)
 
 
 def _reject_swapped(image: object, captions: Sequence[object]) -> None:

@@ -45,7 +45,6 @@ from msdscore.core.arrays import (
 )
 from msdscore.core.blocks import Rows, in_order
 from msdscore.core.embeddings import Embeddings, extents, real_points, to_width
-from msdscore.errors import ConfigError
 from msdscore.forms.columns import names
 from msdscore.text.normal import clean
 from msdscore.text.words import segment
@@ -136,18 +135,6 @@ def split_references(caption: str, references: Sequence[str]) -> tuple[tuple[str
     if not others:
         warnings.append(NO_REFERENCES)
     return others, tuple(warnings)
-
-
-def check_references(references: object) -> tuple[str, ...]:
-    """Return references as a tuple; raise `ConfigError` unless they are a list of at least one text."""
-    if isinstance(references, str) or not isinstance(references, Sequence):
-        raise ConfigError(f"expected references as a list of texts, got {type(references).__name__}")
-    for text in references:
-        if not isinstance(text, str) or not text.strip():
-            raise ConfigError(f"expected every reference to be a text with words, got {text!r}")
-    if not references:
-        raise ConfigError("expected at least one reference, got an empty list; omit references to score without")
-    return tuple(references)
 
 
 def _plain(text: str) -> str:
