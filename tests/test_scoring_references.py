@@ -398,7 +398,7 @@ def test_explanation_lists_words_in_references(mini):
     assert after["dog"] > max(before["dog"], ZERO)
     assert after["brown"] < before["brown"]
     assert [(word.word, word.references) for word in item.missing][:1] == [("ball", 2)]
-    assert "dog (in 4 of 4 references)" in str(item)
+    assert "in the references too: dog (4 of 4)" in str(item)
     assert "in no reference: brown" in str(item)
     assert "references" not in str(plain)
     plain_values = item.to_dict()

@@ -61,12 +61,8 @@ def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iter
     seen, read = _on_host(prepare_and_encode(encoder, images)), _on_host(encoder.encode_texts(captions))
     single_images = [_on_host(prepare_and_encode(encoder, [image])) for image in images]
     single_texts = [_on_host(encoder.encode_texts([caption])) for caption in captions]
-    for name, batch, single in (("encode_images", seen, single_images), ("encode_texts", read, single_texts)):
-        shapes = list(_shape_faults(name, batch, len(single)))
-        yield from shapes
-        if not shapes:
-            yield from _vector_faults(name, batch, () if batch is seen else captions)
-            yield from _batch_faults(name, batch, single, tolerance)
+    yield from _side_faults("encode_images", seen, single_images, tolerance)
+    yield from _side_faults("encode_texts", read, single_texts, tolerance, captions)
     for what in ("points", "pooled"):
         ours, theirs = (getattr(batch, what).shape[-1] for batch in (seen, read))
         if ours != theirs:
@@ -84,6 +80,17 @@ def _noise(size: tuple[int, int], seed: int) -> Image.Image:
     width, height = size
     coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def _side_faults(
+    name: str, batch: Embeddings, singles: Sequence[Embeddings], tolerance: float, captions: Sequence[str] = ()
+) -> Iterator[str]:
+    """Check one side: shapes first, then the vectors, and whether they are those of batches of one."""
+    shapes = list(_shape_faults(name, batch, len(singles)))
+    yield from shapes
+    if not shapes:
+        yield from _vector_faults(name, batch, captions)
+        yield from _batch_faults(name, batch, singles, tolerance)
 
 
 def _shape_faults(name: str, batch: Embeddings, count: int) -> Iterator[str]:

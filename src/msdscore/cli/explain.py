@@ -55,12 +55,11 @@ def explain(
     output, words, as_json = target.output, target.words, target.json
     if output is not None and is_standard_output(output):
         output, as_json = None, True
-    if output is not None:
-        check_target(output, KINDS, inputs=[image, scorer.bank])
-    if words is not None:
-        check_target(words, FIGURES, inputs=[image, scorer.bank])
-        if output is not None and words.resolve() == output.resolve():
-            raise ConfigError(f"{words}: --words and -o are the same file; pass two different names")
+    for path, kinds in ((output, KINDS), (words, FIGURES)):
+        if path is not None:
+            check_target(path, kinds, inputs=[image, scorer.bank])
+    if output is not None and words is not None and words.resolve() == output.resolve():
+        raise ConfigError(f"{words}: --words and -o are the same file; pass two different names")
     specs = [replace(scorer.spec(), encoder=encoder) for encoder in (scorer.encoder, *target.also)]
     explained = joined_explanations(
         Scorer.from_spec(spec).explain_many(image, captions, reference or None, doubt=doubt_threshold) for spec in specs

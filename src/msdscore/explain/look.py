@@ -225,7 +225,7 @@ def remarks(item: "Explanation", items: "Sequence[Explanation]" = ()) -> list[st
     if len({facts_of(other.score.signature)["enc"] for other in items}) > 1:
         lines.append(f"encoder {facts_of(item.score.signature)['enc']}")
     if not item.readable:
-        return [*lines, "cannot be judged: the caption is not in English, the only language that this encoder reads"]
+        return [*lines, "cannot be judged: this encoder only reads captions in English"]
     lines += item.presentation.remarks(item)
     if item.score.reference_count > 0:
         lines += _reference_remarks(item, int(item.score.reference_count))

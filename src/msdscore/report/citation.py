@@ -8,7 +8,8 @@ from pathlib import Path
 from msdscore.encoders.registry import built_in
 from msdscore.errors import InputError
 from msdscore.forms.registry import facts_of, score_name
-from msdscore.report.results import run_facts, signature_of
+from msdscore.report.results import signature_of
+from msdscore.select.scores import run_facts
 from msdscore.version import __version__
 
 PAPER = "kan2026msdscore"

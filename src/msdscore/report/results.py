@@ -6,7 +6,7 @@ Captioners are compared by means with intervals, and by differences on shared im
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ import numpy.typing as npt
 from msdscore.errors import InputError
 from msdscore.forms.columns import COLUMNS, LOGGED, LOWER_IS_BETTER, names, numbers
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
-from msdscore.io.columns import IMAGE_NAMES, ColumnNames, first_of
+from msdscore.io.columns import IMAGE_NAMES, first_of
 from msdscore.io.files import base_name
 from msdscore.io.formats import open_records
 from msdscore.io.rows import Row, open_rows
-from msdscore.io.targets import RUN_NOTES
-from msdscore.select.scores import open_scores, shard_rows
+from msdscore.select.scores import open_scores, run_facts, shard_rows
 
 Floats = npt.NDArray[np.float64]
 # The two numbers that each form has besides the similarity.
@@ -115,36 +114,6 @@ def _numbers(rows: Sequence[Mapping[str, Any]], present: Sequence[str]) -> dict[
     return {name: values for name, values in columns.items() if name not in empty or name in needed}
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """Run metadata of a scored file; empty if there is none."""
-
-    signature: str = ""
-    signed: str = ""  # the signature with the number of references
-    columns: ColumnNames = field(default_factory=ColumnNames)
-    source: Path | None = None  # the file that was scored, if it still exists
-    images: Path | None = None  # the folder of images that it was scored with
-    fingerprint: str = ""  # of its content
-
-
-def run_facts(path: Path) -> RunFacts:
-    """Read the run metadata next to a scored file."""
-    try:
-        notes = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
-        manifest, source = notes["manifest"], notes.get("source")
-        scored = Path(source) if source and source != "-" else None
-        return RunFacts(
-            signature=str(manifest["signature"]),
-            signed=str(notes.get("signed", manifest["signature"])),
-            columns=ColumnNames(**manifest.get("columns", {})),
-            source=scored if scored and scored.exists() else None,
-            images=Path(manifest["images"]) if manifest.get("images") else None,
-            fingerprint=manifest.get("input", ""),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return RunFacts()
-
-
 def signature_of(path: Path, *, signed: bool = False) -> str:
     """Return the signature in the schema of a Parquet file, with `signed` that of its references; empty if none."""
     if path.suffix.lower() == ".parquet":
@@ -216,9 +185,10 @@ def scored_rows(
     stored as bytes, and paths relative to it), else from the scores themselves.
     """
     run = run_facts(scored)
-    files = [given] if given else [scored] if images else [run.source, scored]
+    original = Path(run.source) if run.source not in ("", "-") and Path(run.source).exists() else None
+    files = [given] if given else [scored] if images else [original, scored]
     for file in filter(None, files):
-        folder = images or (run.images if file == run.source and run.images and run.images.is_dir() else None)
+        folder = images or (run.images if file == original and run.images and run.images.is_dir() else None)
         try:
             source = open_rows(file, images=folder, columns=run.columns)
         except InputError:  # a file whose rows name no image
@@ -226,7 +196,7 @@ def scored_rows(
                 raise
             continue
         with source:
-            if file == run.source and source.fingerprint != run.fingerprint:
+            if file == original and source.fingerprint != run.fingerprint:
                 continue
             yield from source.read() if wanted is None else source.read_at(wanted)
             return

@@ -3,8 +3,8 @@
 import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -76,6 +76,35 @@ def parquet_rows(
             start += len(batch)
 
 
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Run metadata of a scored file; empty if there is none."""
+
+    signature: str = ""
+    signed: str = ""  # the signature with the number of references
+    columns: ColumnNames = field(default_factory=ColumnNames)
+    source: str = ""  # the file that was scored, as it was named; - for standard input
+    images: Path | None = None  # the folder of images that it was scored with
+    fingerprint: str = ""  # of its content
+
+
+def run_facts(path: Path) -> RunFacts:
+    """Read the run metadata next to a scored file."""
+    try:
+        notes = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
+        manifest = notes["manifest"]
+        return RunFacts(
+            signature=str(manifest["signature"]),
+            signed=str(notes.get("signed", manifest["signature"])),
+            columns=ColumnNames(**manifest.get("columns", {})),
+            source=str(notes.get("source") or ""),
+            images=Path(manifest["images"]) if manifest.get("images") else None,
+            fingerprint=manifest.get("input", ""),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return RunFacts()
+
+
 def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
     """Open the files of these names, in order; a folder means the score shards in it.
 
@@ -138,7 +167,7 @@ def _opened(name: str, copy: Path) -> ScoreFile:
         raise InputError(f"{shortened(name)}: no such file") from error
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{shortened(name)}: cannot be read as Parquet ({error})") from error
-    source = _run_metadata(name)[0] if facts is None else facts.source
+    source = run_facts(Path(name)).source or name if facts is None else facts.source
     signature = (schema.metadata or {}).get(SIGNATURE_KEY, b"").decode()
     return ScoreFile(name, path, metadata.num_rows, schema, source, signature, facts)
 
@@ -155,17 +184,8 @@ def _from_text(name: str, copy: Path) -> ScoreFile:
                 texts = [{column: as_text(row.get(column)) or None for column in names} for row in batch]
                 writer.write_table(pa.Table.from_pylist(texts, schema))
                 count += len(batch)
-    return ScoreFile(name, copy, count, schema, *_run_metadata(name), facts=None)
-
-
-def _run_metadata(name: str) -> tuple[str, str]:
-    """Return the source and the signature in the run metadata of an output; its name and "" if they are unknown."""
-    path, source, signature = Path(name), name, ""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        metadata = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
-        source = str(metadata["source"])
-        signature = str(metadata["manifest"]["signature"])
-    return source, signature
+    run = run_facts(Path(name))
+    return ScoreFile(name, copy, count, schema, run.source or name, run.signature, facts=None)
 
 
 def _is_parquet(name: str) -> bool:
