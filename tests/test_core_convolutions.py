@@ -110,10 +110,10 @@ def test_interpreted_convolutions_agree_with_torch():
 
 
 @needs_cuda
-@pytest.mark.parametrize("layer", LAYERS)
-def test_cuda_layers_agree_with_torch(layer):
+@pytest.mark.parametrize(("channels", "kernel", "stride"), LAYERS)
+def test_cuda_layers_agree_with_torch(channels, kernel, stride):
     for sides in SIDES:
-        check_layer("cuda", *layer, sides)
+        check_layer("cuda", channels, kernel, stride, sides)
 
 
 @needs_cuda

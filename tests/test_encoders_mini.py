@@ -301,6 +301,15 @@ def test_unsupported_options_are_rejected():
         load_encoder("mini", compile="inductor")
     with pytest.raises(ConfigError, match="has no revisions"):
         load_encoder("mini", revision="main")
+    with pytest.raises(ConfigError, match="runtime='onnx' needs device='cpu'"):
+        load_encoder("mini", runtime="onnx", dtype="bfloat16")
+
+
+def test_no_images_and_no_captions_are_rejected():
+    with pytest.raises(ConfigError, match="one image .*got none"):
+        encoder().encode_images([])
+    with pytest.raises(ConfigError, match="one caption .*got none"):
+        encoder().encode_texts([])
 
 
 def test_grey_and_tiny_images_work():

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from msdscore.encoders.options import SharedOptions
 from msdscore.encoders.preprocessing import (
     Preprocessing,
     as_prepared,
@@ -18,7 +19,7 @@ from msdscore.encoders.preprocessing import (
     read_preprocessing,
     view_of,
 )
-from msdscore.errors import WeightsError
+from msdscore.errors import ConfigError, WeightsError
 from msdscore_torch.vision.device import stack_pixels
 
 CPU = torch.device("cpu")
@@ -126,3 +127,11 @@ def test_legacy_sizes_are_read():
 def test_unsupported_config_is_rejected(config):
     with pytest.raises(WeightsError, match="config.json is not supported"):
         read_preprocessing(config)
+
+
+def test_options_of_pixels_on_the_device_need_a_filter_of_pillow():
+    nearest = Preprocessing(32, (32, 32), Image.Resampling.NEAREST)
+    assert SharedOptions().applied(nearest) == nearest
+    for option in ("jpeg", "resize"):
+        with pytest.raises(ConfigError, match=f"{option}:device needs"):
+            SharedOptions(**{option: "device"}).applied(nearest)

@@ -141,6 +141,12 @@ def test_towers_of_different_widths_need_the_heads(tmp_path):
     )
 
 
+@pytest.mark.parametrize("option", ["jpeg", "resize"])
+def test_native_resolution_has_no_pixel_options(second, option):
+    with pytest.raises(ConfigError, match=f"omit {option}:device"):
+        load_encoder(str(second), device="cpu", **{option: "device"})
+
+
 def test_number_of_native_patches_is_in_the_signature(second):
     encoder = load_encoder(str(second), device="cpu", max_patches=6)
     (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (60, 40))]).layout

@@ -96,6 +96,8 @@ def test_vectors_have_a_fixed_hash(encoder, scene):
     assert hashlib.sha256(content).hexdigest()[:16] == "c13bb7cf0d231944"
 
 
-def test_it_has_no_options():
+def test_it_has_no_options_and_no_gpu():
     with pytest.raises(ConfigError, match="no options, got patch_norm"):
         load_encoder("toy", patch_norm=True)
+    with pytest.raises(ConfigError, match="CPU only.* got 'cuda'"):
+        load_encoder("toy", device="cuda")

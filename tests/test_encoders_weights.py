@@ -258,6 +258,9 @@ def test_invalid_config_is_rejected(folder):
     (folder / "config.json").write_text("{}")
     with pytest.raises(WeightsError, match="has no model_type"):
         model_type(str(folder))
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(WeightsError, match="config.json .*a JSON object"):
+        model_type(str(folder))
 
 
 def test_missing_path_is_rejected():

@@ -126,14 +126,14 @@ def test_invalid_outputs_and_captions_are_one_line_errors(tmp_path):
         assert reason in str(answer.exception)
 
 
-@pytest.mark.parametrize("lost", ["metadata kappa", "images.log_weights", "shape", "words", "match"])
+@pytest.mark.parametrize("lost", ["metadata format", "metadata kappa", "images.log_weights", "shape", "words", "match"])
 def test_damaged_banks_are_weights_errors(lost, tmp_path):
     path = tmp_path / "bank.safetensors"
     save_bank(bank_of(load_encoder("toy")), path)
     with safe_open(path, framework="np") as file:
         metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if lost == "metadata kappa":
-        del metadata["kappa"]
+    if lost.startswith("metadata"):
+        del metadata[lost.split()[1]]
     elif lost == "shape":
         tensors["images.log_weights"] = tensors["images.log_weights"][:, :1].copy()
     elif lost in ("words", "match"):
@@ -141,7 +141,8 @@ def test_damaged_banks_are_weights_errors(lost, tmp_path):
     else:
         del tensors[lost]
     save_file(tensors, path, metadata=metadata)
-    with pytest.raises(WeightsError, match=r"bank\.safetensors"):
+    state = "is not a bank" if lost == "metadata format" else "is damaged"
+    with pytest.raises(WeightsError, match=rf"bank\.safetensors: {state}"):
         load_bank(path)
 
 

@@ -206,6 +206,16 @@ def test_invalid_references_are_rejected(scorer, references, message):
             call()
 
 
+def test_references_that_the_encoder_cannot_read_are_ignored_and_reported(scorer):
+    known = scorer.score(red(), "a red box", ["a red wall"])
+    partly, unread = (scorer.score(red(), "a red box", listed) for listed in (["a red wall", "\u200b"], ["\u200b"]))
+    assert partly.ref_msd == known.ref_msd
+    assert "1 of 2 references ignored: the encoder cannot read them" in partly.warnings
+    assert np.isnan(unread.ref_msd)
+    assert unread.msd == known.msd
+    assert any("1 of 1 references ignored" in warning for warning in unread.warnings)
+
+
 def test_a_caption_that_cannot_be_compared_raises_or_is_a_row(scorer):
     with pytest.raises(CaptionError):
         scorer.compare("", ["a dog"])
