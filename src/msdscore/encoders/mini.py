@@ -38,7 +38,7 @@ GRAPHS = ("image.onnx", "text.onnx")  # exported from the networks, and part of 
 FUSED_GRAPHS = ("image.fused.onnx", "text.fused.onnx")  # the same functions with fewer operators
 VOCABULARY = "vocab.txt"
 CLS, SEP, PAD, UNKNOWN, CONTEXT = 101, 102, 0, 100, 512
-_IMAGES = 4  # at a time: more need more memory and are not faster
+_IMAGES = 2  # at a time: more need more memory and are not faster
 _MOST_SENTENCES = 1 << 14  # sentence vectors that are cached
 
 Floats = npt.NDArray[np.float32]
