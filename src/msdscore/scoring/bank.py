@@ -94,8 +94,9 @@ def named(bank: Bank, encoder: str) -> NamedBank:
     tensors = bank_tensors(bank)
     if any(np.isnan(tensor).any() for tensor in tensors.values()):
         raise ConfigError("the encoder returned vectors that are not finite for the bank; load it with dtype='float32'")
-    digest = sha256(save(tensors) + facts.encode()).hexdigest()
-    return NamedBank(f"{len(bank.images)}@{digest[:8]}", encoder, bank)
+    digest = sha256(save(tensors))
+    digest.update(facts.encode())
+    return NamedBank(f"{len(bank.images)}@{digest.hexdigest()[:8]}", encoder, bank)
 
 
 def build_bank(

@@ -18,7 +18,6 @@ from math import log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msdscore.errors import require
 from msdscore.text.normal import clean, invisible, loose_marks
 from msdscore.text.words import STOP_WORDS, WORD, Span, content_words, each_word, token_groups
 
@@ -271,7 +270,8 @@ def _is_plain_english(words: Sequence[str]) -> bool:
 @lru_cache(maxsize=1)
 def _identifier() -> Any:
     """Load the language identifier, on first use (under a second)."""
-    langid = require("py3langid.langid", extra="mini")
+    from py3langid import langid
+
     identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     identifier.set_languages(_LANGUAGES.split())
     return identifier
