@@ -56,10 +56,11 @@ class Pooled:
     @torch.no_grad()
     def encode_texts(self, texts):
         from msdscore.encoders.tokens import pack, tokenise_all
+        from msdscore_torch.backbone import as_tensors
         from msdscore_torch.gpu.device import sent
 
         model = self._encoder._model
-        batch = pack(tokenise_all(self._encoder._tokenizer, texts), self._encoder._text_settings)
+        batch = as_tensors(pack(tokenise_all(self._encoder._tokenizer, texts), self._encoder._text_settings))
         states = model.text_model(input_ids=sent(batch.ids, self.device))
         return _pooled(model.text_projection(states.pooler_output))
 
