@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from end_to_end import run_file, run_shards
 from synthetic_clip import SMALL, WORDS, make_captions, make_checkpoint, make_rows
@@ -103,7 +104,8 @@ def worst(pipeline, captions):
 def images(pipeline):
     """Measure `embed_images` of one batch."""
     view = view_of(pipeline.encoder.preprocessing, (640, 480))
-    decoded = [Decoded(Prepared(torch.zeros(3, 16, 16, dtype=torch.uint8), view)) for _ in range(SIZE)]
+    # As Pillow decodes them: row-major, with the channels innermost.
+    decoded = [Decoded(Prepared(np.zeros((16, 16, 3), np.uint8).transpose(2, 0, 1), view)) for _ in range(SIZE)]
     return best(lambda number: pipeline.embed_images(decoded), SIZE)
 
 
