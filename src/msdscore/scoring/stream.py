@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
 from threading import Event, current_thread
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msdscore import threads
 from msdscore.core.arrays import is_gpu
@@ -19,6 +19,9 @@ from msdscore.io.images import ImageSource, Stamp
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
+
+if TYPE_CHECKING:  # imported when decoding processes are used
+    from msdscore.scoring.decoding import DecodingProcesses
 
 DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core
 # Batches that are scored concurrently on a GPU, and minimum and maximum of the decoded batches that wait for it, which
@@ -76,55 +79,76 @@ def stream_batches(
     # A GPU works on one batch while the host finishes another; on a CPU both would share the same cores.
     on_gpu = is_gpu(pipeline.encoder.device)
     ahead = GPU_BATCHES + waiting_batches(pipeline) if on_gpu else 1
-    remembering = pipeline.remembering_texts() if on_gpu else pipeline.remembering()
     with (
         ThreadPoolExecutor(min(max(threads.available(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
         pipeline.decoder.start_processes(pool, stamp=stamp) or nullcontext() as processes,
     ):
+        work = _Work(
+            pipeline.remembering_texts() if on_gpu else pipeline.remembering(),
+            pool, processes, worst, stamp, gpu_threads() if on_gpu else None,
+        )  # fmt: skip
         waiting: deque[Callable[[], Result[AnyBatch]]] = deque()
-        stopped, scorers = Event(), gpu_threads() if on_gpu else None
-
-        def score(batch: AnyBatch, images: Sequence[Decoded | RowError]) -> Result[AnyBatch]:
-            if stopped.is_set():
-                raise CancelledError
-            results = (
-                remembering.score(images, batch.captions, batch.owner, worst=worst, references=batch.references)
-                if batch.captions
-                else []
-            )
-            return batch, results, [item.stamp if isinstance(item, Decoded) else None for item in images]
-
-        def decode(sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
-            if processes is None:
-                return pipeline.decode(sources, pool=pool, stamp=stamp)
-            items = processes.decode(sources)
-            decoded = [item if isinstance(item, RowError) else Decoded(item[0], stamp=item[1]) for item in items]
-            return pipeline.decoder.decode_on_device(sources, decoded)
-
-        def decode_and_score(batch: AnyBatch) -> Result[AnyBatch]:
-            images = decode(batch.images)
-            return score(batch, images) if scorers is None else scorers.submit(score, batch, images).result()
-
-        def score_here(batch: AnyBatch, decoded: Future[list[Decoded | RowError]]) -> Result[AnyBatch]:
-            return score(batch, decoded.result())
-
         try:
             for batch in batches:
-                waiting.append(
-                    reader.submit(decode_and_score, batch).result
-                    if on_gpu
-                    else partial(score_here, batch, reader.submit(decode, batch.images))
-                )
+                if on_gpu:
+                    waiting.append(reader.submit(work.decode_and_score, batch).result)
+                else:  # decoded ahead, scored by this thread
+                    waiting.append(partial(work.score_decoded, batch, reader.submit(work.decode, batch.images)))
                 if len(waiting) > ahead:
                     yield waiting.popleft()()
             while waiting:
                 yield waiting.popleft()()
         finally:
             # A caller that stops iterating does not wait for images that are still to be read.
-            stopped.set()
+            work.stopped.set()
             for executor in (reader, pool):
                 executor.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work on the batches of one stream, which several threads share."""
+
+    pipeline: Pipeline
+    pool: ThreadPoolExecutor  # threads that read images
+    processes: "DecodingProcesses | None"
+    worst: int
+    stamp: Stamp | None
+    scorers: ThreadPoolExecutor | None  # threads that score on a GPU; None if the thread of the caller does
+    stopped: Event = field(default_factory=Event)
+
+    def decode(self, sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
+        """Return images ready for the encoder."""
+        if self.processes is None:
+            return self.pipeline.decode(sources, pool=self.pool, stamp=self.stamp)
+        items = self.processes.decode(sources)
+        decoded = [item if isinstance(item, RowError) else Decoded(item[0], stamp=item[1]) for item in items]
+        return self.pipeline.decoder.decode_on_device(sources, decoded)
+
+    def score(self, batch: AnyBatch, images: Sequence[Decoded | RowError]) -> Result[AnyBatch]:
+        """Score the captions of a batch; raise `CancelledError` if nobody waits for them any more."""
+        if self.stopped.is_set():
+            raise CancelledError
+        results = (
+            self.pipeline.score(images, batch.captions, batch.owner, worst=self.worst, references=batch.references)
+            if batch.captions
+            else []
+        )
+        return batch, results, [item.stamp if isinstance(item, Decoded) else None for item in images]
+
+    def score_decoded(self, batch: AnyBatch, decoded: "Future[list[Decoded | RowError]]") -> Result[AnyBatch]:
+        """Score a batch whose images another thread decodes."""
+        return self.score(batch, decoded.result())
+
+    def decode_and_score(self, batch: AnyBatch) -> Result[AnyBatch]:
+        """Decode the images of a batch here, and score it in a thread for the GPU."""
+        images = self.decode(batch.images)
+        return (
+            self.score(batch, images)
+            if self.scorers is None
+            else self.scorers.submit(self.score, batch, images).result()
+        )
 
 
 def gpu_threads() -> ThreadPoolExecutor | None:
