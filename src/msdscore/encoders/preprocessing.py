@@ -255,9 +255,10 @@ def on_image(layout: PatchLayout) -> Bool[np.ndarray, " points"]:
 def mask_of(layouts: Sequence[PatchLayout]) -> Bool[np.ndarray, "batch points"]:
     """The mask of a batch of images with the same or different numbers of patches, padded at the end."""
     # Images of one size share their layout, so the mask is computed once for each layout.
-    distinct = {id(layout): on_image(layout) for layout in layouts}
-    mask = np.zeros((len(layouts), max(map(len, distinct.values()))), dtype=bool)
+    distinct = {id(layout): layout for layout in layouts}
+    shown = {number: on_image(layout) for number, layout in distinct.items()}
+    mask = np.zeros((len(layouts), max(map(len, shown.values()))), dtype=bool)
     for row, layout in zip(mask, layouts, strict=True):
-        real = distinct[id(layout)]
+        real = shown[id(layout)]
         row[: len(real)] = real
     return mask
