@@ -89,7 +89,7 @@ test-lowest:
 coverage: setup
 	$(PIP) pytest-cov
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov=msdscore --cov=msdscore_torch --cov=msdscore_lab --cov-report=term:skip-covered --cov-fail-under=$(FLOOR)
-FLOOR ?= 80
+FLOOR ?= 90
 
 check: setup
 	$(BIN)/ruff format --check src backbones lab tests tools perf
