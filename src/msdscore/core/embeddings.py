@@ -187,7 +187,7 @@ def unit(vectors: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
     """
     xp, wide = namespace(vectors), astype(vectors, accumulation_dtype(vectors))
     if is_torch(wide) and wide.device.type == "cuda" and wide.dtype == xp.float32:
-        # Squares of such numbers neither overflow nor vanish in float64, which Apple's GPUs lack: half as many launches.
+        # Squares of such numbers neither overflow nor vanish in float64 (not on Apple GPUs): half as many launches.
         norms = wide.norm(dim=-1, keepdim=True, dtype=xp.float64)
         return astype(wide / at_least(norms, SMALLEST), xp.float32)
     # Scaling by the largest entry first prevents overflow and underflow of the squares.
