@@ -92,8 +92,8 @@ coverage: setup
 FLOOR ?= 90
 
 check: setup
-	$(BIN)/ruff format --check src backbones lab tests tools perf
-	$(BIN)/ruff check src backbones lab tests tools perf
+	$(BIN)/ruff format --check src backbones lab weights tests tools perf
+	$(BIN)/ruff check src backbones lab weights tests tools perf
 	$(BIN)/oxfmt --check $(ASSETS)
 	$(BIN)/oxlint $(ASSETS)
 	$(BIN)/mypy
@@ -101,8 +101,8 @@ check: setup
 	$(BIN)/lint-imports
 
 format: setup
-	$(BIN)/ruff format src backbones lab tests tools perf
-	$(BIN)/ruff check --fix src backbones lab tests tools perf
+	$(BIN)/ruff format src backbones lab weights tests tools perf
+	$(BIN)/ruff check --fix src backbones lab weights tests tools perf
 	$(BIN)/oxfmt $(ASSETS)
 
 bench: setup
@@ -147,7 +147,7 @@ reproduce: setup
 
 train-mini: setup
 	$(PIP) --editable 'lab[train]'
-	$(BIN)/python -m msdscore_lab.train_mini $(ARGS)
+	$(BIN)/python weights/recipe/train.py $(ARGS)
 
 notebooks: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
@@ -171,4 +171,4 @@ release: setup
 
 clean:
 	rm -rf $(VENV) .venv-* build dist demo-out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src backbones lab tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src backbones lab weights tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +

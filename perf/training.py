@@ -23,15 +23,15 @@ from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.lite2 import Lite2
 from msdscore_torch.aligned.minilm import MiniLM
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "weights" / "recipe"))
 
-from msdscore_lab.train_mini.batches import ResidentBatches
-from msdscore_lab.train_mini.images import ResidentImages
-from msdscore_lab.train_mini.model import MiniAligner, TunedTrunk
-from msdscore_lab.train_mini.recipe import load_mini
-from msdscore_lab.train_mini.sampling import Pools
-from msdscore_lab.train_mini.terms import TERMS, MiniStep
-from msdscore_lab.train_mini.texts import FlatTexts, TextPool
+from train_mini.batches import ResidentBatches
+from train_mini.images import ResidentImages
+from train_mini.model import MiniAligner, TunedTrunk
+from train_mini.recipe import load_mini
+from train_mini.sampling import Pools
+from train_mini.terms import TERMS, MiniStep
+from train_mini.texts import FlatTexts, TextPool
 
 WORDS, CLASSES, IMAGES, EPOCHS, ALL = 12_000, 80, 4096, 12, 28_700
 

@@ -16,8 +16,8 @@ from msdscore_lab.align.features import TowerFeatures
 from msdscore_lab.align.recipe import LossSpec, Recipe, SampleSpec, TrainSpec
 from msdscore_lab.align.run.train import Session
 from msdscore_lab.pairs import DataSource, open_pairs
-from msdscore_lab.train_mini.recipe import load_mini
 from msdscore_torch.aligned.towers import plain, read_spec
+from train_mini.recipe import load_mini
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("square", "circle")

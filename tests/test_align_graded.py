@@ -12,8 +12,8 @@ from msdscore.text.words import stem
 from msdscore_lab.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
 from msdscore_lab.align.losses import fit_mixtures, info_nce, kl_tables, same_images
 from msdscore_lab.edits import words_of
-from msdscore_lab.train_mini.losses import bias_loss, centred, graded_loss, grounded_loss
 from point_sets import terms
+from train_mini.losses import bias_loss, centred, graded_loss, grounded_loss
 
 
 def numbers(*shape, seed=0):

@@ -23,10 +23,10 @@ from msdscore_lab.align.run.folder import read_run
 from msdscore_lab.align.run.parts import TrainOptions, open_towers, tower_dims, tune_towers
 from msdscore_lab.align.run.train import Session, train
 from msdscore_lab.pairs import open_pairs
-from msdscore_lab.train_mini.recipe import load_mini
 from msdscore_torch.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims
 from msdscore_torch.aligned.towers import Features, ImageTowerSpec, TextTowerSpec, read_spec
 from msdscore_torch.tensors import read_tensors, widened
+from train_mini.recipe import load_mini
 
 pytest.importorskip("msdscore_mini")
 

@@ -8,8 +8,8 @@ import pytest
 from align_data import recipe
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore_lab.align.recipe import Recipe, dump_recipe, list_recipes, load_recipe
-from msdscore_lab.train_mini.recipe import MiniRecipe, load_mini
 from msdscore_torch.aligned.towers import read_spec
+from train_mini.recipe import MiniRecipe, load_mini
 
 
 @pytest.mark.parametrize("name", list_recipes())

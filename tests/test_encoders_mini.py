@@ -58,7 +58,7 @@ def test_fused_convolutions_equal_separate_calls(monkeypatch):
 
 def test_lite2_equals_timm_on_the_same_weights():
     timm = pytest.importorskip("timm", reason="needs timm to compare with")
-    from msdscore_lab.export_mini import fold_lite2
+    from export_mini import fold_lite2
 
     torch.manual_seed(0)
     theirs = timm.create_model("tf_efficientnet_lite2", pretrained=False)
@@ -75,7 +75,7 @@ def test_lite2_equals_timm_on_the_same_weights():
 def test_minilm_equals_transformers_on_the_same_weights():
     from transformers import BertConfig, BertModel
 
-    from msdscore_lab.export_mini import rename_bert
+    from export_mini import rename_bert
 
     torch.manual_seed(0)
     shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
@@ -189,7 +189,7 @@ def test_forked_process_computes_and_exits_and_torch_is_not_imported():
 
 @pytest.mark.parametrize(("exported", "fused"), list(zip(GRAPHS, FUSED_GRAPHS, strict=True)))
 def test_fused_graphs_compute_the_vectors_of_the_exported_ones(exported, fused):
-    from msdscore_lab.export_mini import compare
+    from export_mini import compare
 
     folder = Path(locate("package:msdscore_mini"))
     compare(folder / exported, folder / fused)
@@ -198,7 +198,7 @@ def test_fused_graphs_compute_the_vectors_of_the_exported_ones(exported, fused):
 @pytest.mark.parametrize(("exported", "fused"), list(zip(GRAPHS, FUSED_GRAPHS, strict=True)))
 def test_fused_graphs_are_derived_from_the_exported_ones(exported, fused):
     pytest.importorskip("onnx", reason="needs onnx to change graphs")
-    from msdscore_lab.fuse_mini import fused as derive
+    from fuse_mini import fused as derive
 
     folder = Path(locate("package:msdscore_mini"))
     assert derive(folder / exported) == (folder / fused).read_bytes()

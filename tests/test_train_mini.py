@@ -26,19 +26,19 @@ from msdscore_lab.align.losses import densities
 from msdscore_lab.align.run.folder import read_run
 from msdscore_lab.align.run.parts import TrainOptions, open_towers, tune_towers
 from msdscore_lab.pairs import Pairs, TrainingPair, collect, open_pairs
-from msdscore_lab.train_mini.batches import open_resident
-from msdscore_lab.train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
-from msdscore_lab.train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss
-from msdscore_lab.train_mini.model import MiniAligner, TunedTrunk
-from msdscore_lab.train_mini.phrases import PhraseMaker, build_lexicon, read_classes, similar_images
-from msdscore_lab.train_mini.prepare import is_held_out
-from msdscore_lab.train_mini.recipe import MINI, MiniSample, load_mini
-from msdscore_lab.train_mini.sampling import grouped_order, nearest
-from msdscore_lab.train_mini.texts import NO_WORD, FlatTexts, TextPool
-from msdscore_lab.train_mini.trainer import train
-from msdscore_lab.train_mini.words import ABSENT, PRESENT, UNSURE, caption_words, word_facts, word_labels
 from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.minilm import CLS, PAD, SEP
+from train_mini.batches import open_resident
+from train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
+from train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss
+from train_mini.model import MiniAligner, TunedTrunk
+from train_mini.phrases import PhraseMaker, build_lexicon, read_classes, similar_images
+from train_mini.prepare import is_held_out
+from train_mini.recipe import MINI, MiniSample, load_mini
+from train_mini.sampling import grouped_order, nearest
+from train_mini.texts import NO_WORD, FlatTexts, TextPool
+from train_mini.trainer import train
+from train_mini.words import ABSENT, PRESENT, UNSURE, caption_words, word_facts, word_labels
 
 CPU = TrainOptions(device="cpu", workers=2)
 
@@ -485,7 +485,9 @@ def test_invalid_recipes_are_rejected(change, message):
 
 def test_train_command_reads_its_recipe(rows, tmp_path):
     arguments = ["--data", *rows.rows, "-o", str(tmp_path / "run"), "--set", "sample.captions=1"]
-    result = subprocess.run([sys.executable, str(MINI.parent), *arguments], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, str(MINI.parents[1] / "train.py"), *arguments], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 2
     assert "captions per image, got 1" in result.stderr
 

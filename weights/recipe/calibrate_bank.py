@@ -1,6 +1,6 @@
 """Calibrate the bank of `mini` again, on COCO images that it was not trained on; scores do not change.
 
-    python -m msdscore_lab.bank.mini DATA -o weights/src/msdscore_mini
+    python weights/recipe/calibrate_bank.py DATA -o weights/src/msdscore_mini
 
 `DATA` has `train_coco2017.jsonl` with its images in Parquet files, and the captions of `train_coco2017_texts.jsonl` and
 `train_flickr8k.jsonl`. Background images, words and vocabulary are those of the bank that is installed; calibrations by
@@ -20,7 +20,7 @@ from msdscore.forms.evidence import Evidence
 from msdscore.io.images import open_image
 from msdscore_lab.bank.calibrate import calibrated_bank
 from msdscore_lab.pairs import DataSource, image_content, open_pairs
-from msdscore_lab.train_mini.prepare import is_held_out
+from train_mini.prepare import is_held_out
 
 NAME = "bank.safetensors"
 HELD_OUT = 12  # one image in this many was not trained on: `held_out` of the recipe

@@ -14,10 +14,10 @@ from msdscore_lab.align.repeatable import seeded
 from msdscore_lab.align.run.parts import Towers, TrainOptions, tower_dims
 from msdscore_lab.align.run.train import train as train_heads
 from msdscore_lab.pairs import Pairs
-from msdscore_lab.train_mini.batches import MiniTowers, open_resident
-from msdscore_lab.train_mini.model import MiniAligner, TunedTrunk
-from msdscore_lab.train_mini.recipe import MiniRecipe
-from msdscore_lab.train_mini.terms import TERMS, MiniStep
+from train_mini.batches import MiniTowers, open_resident
+from train_mini.model import MiniAligner, TunedTrunk
+from train_mini.recipe import MiniRecipe
+from train_mini.terms import TERMS, MiniStep
 
 
 def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:

@@ -11,8 +11,8 @@ from msdscore.encoders.base import Features
 from msdscore_lab.align.losses import Scalar, Table, caption_table, densities, info_nce
 from msdscore_lab.align.objective import TERMS as FROZEN_TERMS
 from msdscore_lab.align.objective import Term, TrainingStep, word_term
-from msdscore_lab.train_mini.batches import ResidentBatch
-from msdscore_lab.train_mini.losses import (
+from train_mini.batches import ResidentBatch
+from train_mini.losses import (
     bias_loss,
     centred,
     evidence_loss,
@@ -23,8 +23,8 @@ from msdscore_lab.train_mini.losses import (
     omission_loss,
     over_machine_loss,
 )
-from msdscore_lab.train_mini.model import MiniAligner
-from msdscore_lab.train_mini.recipe import MiniLoss
+from train_mini.model import MiniAligner
+from train_mini.recipe import MiniLoss
 
 # Weights of evidence: of a caption's words in similar images, of texts by rule, of their words in similar images.
 _ELSEWHERE, _BY_RULE, _BY_RULE_ELSEWHERE = 0.25, 0.5, 0.1

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from msdscore.core.arrays import Float, Int
 from msdscore.core.embeddings import unit
-from msdscore_lab.train_mini.recipe import MiniSample
-from msdscore_lab.train_mini.texts import TextPool, TokenRows
+from train_mini.recipe import MiniSample
+from train_mini.texts import TextPool, TokenRows
 
 _NEAR = 40  # images among which the members of a group are drawn
 _ROWS = 2048  # images compared with all others at once

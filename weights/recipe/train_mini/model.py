@@ -13,11 +13,11 @@ from msdscore.core.arrays import Float
 from msdscore.encoders.base import Features
 from msdscore_lab.align.aligner import Aligner, scalar_parameters
 from msdscore_lab.align.features import TrainingBatch
-from msdscore_lab.train_mini.batches import ResidentBatch
-from msdscore_lab.train_mini.losses import Odds
-from msdscore_lab.train_mini.recipe import MiniRecipe
 from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.lite2 import MIDDLE, STAGES, Lite2
+from train_mini.batches import ResidentBatch
+from train_mini.losses import Odds
+from train_mini.recipe import MiniRecipe
 
 _ZERO = 1.4  # initial zero of log-odds, in their unit
 

@@ -1,8 +1,8 @@
 """Write the files that the encoder `mini` needs besides its trained parts, and check them.
 
-    python -m msdscore_lab.export_mini base FOLDER --lite2 FILE --minilm FOLDER   copies of both frozen networks
-    python -m msdscore_lab.export_mini graphs FOLDER                              graphs for ONNX Runtime, checksums
-    python -m msdscore_lab.export_mini fuse FOLDER                                faster graphs from those, checksums
+    python weights/recipe/export_mini.py base FOLDER --lite2 FILE --minilm FOLDER   copies of both frozen networks
+    python weights/recipe/export_mini.py graphs FOLDER                              graphs for ONNX Runtime, checksums
+    python weights/recipe/export_mini.py fuse FOLDER                                faster graphs from those, checksums
 
 `FOLDER` is an aligned encoder as `msdscore align export` writes it. The graphs contain no weights: their initialisers
 refer to the bytes of the safetensors files, which are stored once and serve the torch networks too. `graphs` includes
@@ -177,7 +177,7 @@ def write_graphs(folder: Path) -> None:
 
 def write_fused(folder: Path) -> None:
     """Derive the fused graphs, compare them with the exported ones, and write the checksums of the folder."""
-    from msdscore_lab.fuse_mini import fused
+    from fuse_mini import fused
 
     for source, target in zip(GRAPHS, FUSED_GRAPHS, strict=True):
         (folder / target).write_bytes(fused(folder / source))

@@ -11,8 +11,8 @@ from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.embeddings import unit
 from msdscore.text.words import stem
 from msdscore_lab.pairs import Pairs
-from msdscore_lab.train_mini.phrases import Lexicon
-from msdscore_lab.train_mini.texts import TextPool
+from train_mini.phrases import Lexicon
+from train_mini.texts import TextPool
 
 PRESENT, ABSENT, UNSURE = 1, 0, -1
 _ROWS = 2048  # images that are compared with all words at once

@@ -20,7 +20,7 @@ from msdscore.io.files import replacing
 from msdscore.io.images import open_image
 from msdscore_lab.align.features import OnProgress
 from msdscore_lab.pairs import Pairs, image_content
-from msdscore_lab.train_mini.recipe import MiniSample
+from train_mini.recipe import MiniSample
 
 Pixels = Float[Tensor, "batch 3 height width"]
 _CHUNK = 256  # images decoded between two reports of progress

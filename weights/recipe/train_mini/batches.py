@@ -16,14 +16,14 @@ from msdscore.errors import ConfigError
 from msdscore_lab.align.features import OnProgress, TrainingBatch
 from msdscore_lab.align.repeatable import draw
 from msdscore_lab.pairs import Pairs
-from msdscore_lab.train_mini.images import ResidentImages, decoded_images
-from msdscore_lab.train_mini.prepare import prepare_texts, train_pairs
-from msdscore_lab.train_mini.recipe import MiniRecipe
-from msdscore_lab.train_mini.sampling import Pools, grouped_order, nearest, step_texts
-from msdscore_lab.train_mini.texts import TextPool, TokenRows
-from msdscore_lab.train_mini.words import Labels, alike_words, caption_words, word_labels
 from msdscore_torch.aligned.lite2 import Lite2Images
 from msdscore_torch.aligned.minilm import MiniLMTexts
+from train_mini.images import ResidentImages, decoded_images
+from train_mini.prepare import prepare_texts, train_pairs
+from train_mini.recipe import MiniRecipe
+from train_mini.sampling import Pools, grouped_order, nearest, step_texts
+from train_mini.texts import TextPool, TokenRows
+from train_mini.words import Labels, alike_words, caption_words, word_labels
 
 _READ = 4096  # captions per batch of the text tower before the run
 _WIDTH = 48  # tokens of them

@@ -17,7 +17,8 @@ from msdscore_lab.align.data.negatives import class_weights, make_negatives
 from msdscore_lab.align.data.samples import mentions_side
 from msdscore_lab.align.repeatable import stream
 from msdscore_lab.pairs import Pairs, TrainingPair, image_name
-from msdscore_lab.train_mini.phrases import (
+from msdscore_torch.aligned.minilm import MiniLMTexts
+from train_mini.phrases import (
     CLASS_FRAMES,
     Lexicon,
     PhraseMaker,
@@ -26,10 +27,9 @@ from msdscore_lab.train_mini.phrases import (
     similar_images,
     words_of,
 )
-from msdscore_lab.train_mini.recipe import MiniRecipe, MiniSample
-from msdscore_lab.train_mini.texts import NO_WORD, FlatTexts, flatten
-from msdscore_lab.train_mini.words import WordFacts, word_facts
-from msdscore_torch.aligned.minilm import MiniLMTexts
+from train_mini.recipe import MiniRecipe, MiniSample
+from train_mini.texts import NO_WORD, FlatTexts, flatten
+from train_mini.words import WordFacts, word_facts
 
 KINDS = ("captions", "machine", "joined", "short", "long", "negatives", "classes")
 _RULES = 3  # increase when texts by rule change, which invalidates cached files
