@@ -32,6 +32,8 @@ from msdscore_lab.paper import run as paper_run
 from msdscore_lab.paper.rehearsal_data import write_benchmarks
 from msdscore_lab.paper.tables import caparena
 from msdscore_lab.studies.registry import load_study
+from tiny_clip import make_tiny_clip
+from tiny_lm import WIDTH, make_tiny_llama
 
 
 def places(names):
@@ -224,19 +226,25 @@ def test_tables_have_the_rows_and_decimals_of_the_paper(tmp_path):
     assert tex.count("\\begin{tabular}") == 4
 
 
-def test_an_aligner_is_used_for_the_score_and_not_for_clipscore(tmp_path):
-    from tiny_clip import make_tiny_clip
-
+@pytest.mark.parametrize("texts", ["clip", "llama"])
+def test_an_aligner_is_used_for_the_score_and_not_for_clipscore(tmp_path, texts):
     write_benchmarks(tmp_path / "data", images=6, size=(48, 40))
-    make_tiny_clip(tmp_path / "local" / "clip-l14")
-    clip = str(tmp_path / "local" / "clip-l14")
-    small = recipe(image={"source": clip}, text={"source": clip}, train={"steps": 1})
+    clip = str(make_tiny_clip(tmp_path / "local" / "clip-l14"))
+    tower = {"source": clip}
+    heads = {"dim": 16}
+    if texts == "llama":  # as the recipe paper-llama
+        tower = {"kind": "embeddings", "source": str(make_tiny_llama(tmp_path / "llama"))}
+        heads = {"dim": WIDTH, "image": {"kind": "linear"}, "text": {"kind": "none"}}
+    small = recipe(image={"source": clip}, text=tower, heads=heads, train={"steps": 1})
     train(small, source(make_rows(tmp_path / "rows")), tmp_path / "run", options=TrainOptions(device="cpu"))
     export(tmp_path / "run", tmp_path / "aligner")
-    command = ["--data", str(tmp_path / "data"), "--local", str(tmp_path / "local"), "-o", str(tmp_path / "out")]
-    command += ["--samples", "5", "--only", "coco-cf"]
-    assert paper_run.main([*command, "--aligner", str(tmp_path / "aligner")]) == 0
+    command = ["--data", str(tmp_path / "data"), "--local", str(tmp_path / "local"), "--samples", "5"]
+    command += ["--only", "coco-cf"]
+    assert paper_run.main([*command, "-o", str(tmp_path / "plain")]) == 0
+    assert paper_run.main([*command, "-o", str(tmp_path / "out"), "--aligner", str(tmp_path / "aligner")]) == 0
     aligned = read_result(tmp_path / "out" / "aligned" / "bench" / "coco-cf.json")
+    plain = read_result(tmp_path / "plain" / "bench" / "coco-cf.json")
+    assert aligned.metric("clipscore").figures == plain.metric("clipscore").figures
     assert aligned.metric("clipscore").encoder.startswith("clip-l14@")
     assert aligned.metric("soft-msd").encoder.startswith("aligner@")
     text = (tmp_path / "out" / "paper.md").read_text()

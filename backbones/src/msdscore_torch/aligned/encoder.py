@@ -75,12 +75,12 @@ class AlignedEncoder(Backbone):
         return super().prepare(image) if steps is not None and steps.on_device else self._image.prepare(image)
 
     def as_published(self) -> Encoder:
-        """Return the backbone as published if it is one encoder, else this encoder."""
-        encoders = [getattr(tower, "encoder", None) for tower in (self._image, self._text)]
-        backbone = encoders[0] if encoders[0] is encoders[1] else None
-        if backbone is None:
-            return self
-        published: Encoder = getattr(backbone, "as_published", lambda: backbone)()
+        """Return the image backbone as published, with its own text tower; without such a backbone, this encoder.
+
+        An aligner may read captions with another model, such as a language model: CLIPScore is that of the CLIP.
+        """
+        backbone: Encoder | None = getattr(self._image, "encoder", None)
+        published: Encoder = getattr(backbone, "as_published", lambda: backbone or self)()
         return published
 
     def _see(self, images: Sequence[Prepared]) -> Features:
