@@ -6,16 +6,17 @@
 #   docker run --gpus all … msdscore-cuda --device cuda
 FROM python:3.11-slim AS build
 ARG EXTRAS=serve
-# Folders of this repository that the extras need.
+# Further folders of this repository that the extras need.
 ARG PARTS=
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY weights ./weights
 COPY backbones ./backbones
+COPY serve ./serve
 COPY src ./src
 # With bytecode: without it, every start of a container takes 1.4 s more of CPU time.
 RUN python -m venv /opt/msdscore \
- && PIP_CONSTRAINT=constraints.txt /opt/msdscore/bin/pip install --no-cache-dir ./weights $PARTS ".[$EXTRAS]" \
+ && PIP_CONSTRAINT=constraints.txt /opt/msdscore/bin/pip install --no-cache-dir ./weights ./serve $PARTS ".[$EXTRAS]" \
  && /opt/msdscore/bin/pip uninstall --yes setuptools pip
 
 FROM python:3.11-slim

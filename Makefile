@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := all,test,check
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DATA ?= data
-ASSETS := $(wildcard src/msdscore/*/assets)
+ASSETS := $(wildcard src/msdscore/*/assets serve/src/msdscore_serve/assets)
 
 .PHONY: help setup demo test test-all test-light test-transformers4 test-lowest coverage check format bench evidence paper paper-docs reproduce train-mini docs notebooks release clean
 
@@ -36,8 +36,8 @@ $(VENV)/demo-ready: $(VENV)/bin/python pyproject.toml weights/pyproject.toml con
 	$(PIP) --editable weights --editable '.[demo]'
 	touch $@
 
-$(VENV)/ready: $(VENV)/bin/python pyproject.toml backbones/pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
-	$(PIP) --editable weights --editable '.[$(EXTRAS)]' --editable backbones --editable 'lab[all]'
+$(VENV)/ready: $(VENV)/bin/python pyproject.toml backbones/pyproject.toml lab/pyproject.toml serve/pyproject.toml weights/pyproject.toml constraints.txt
+	$(PIP) --editable weights --editable '.[$(EXTRAS)]' --editable backbones --editable serve --editable 'lab[all]'
 	touch $(VENV)/demo-ready $@
 
 setup: $(VENV)/ready
@@ -88,12 +88,12 @@ test-lowest:
 
 coverage: setup
 	$(PIP) pytest-cov
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov=msdscore --cov=msdscore_torch --cov=msdscore_lab --cov-report=term:skip-covered --cov-fail-under=$(FLOOR)
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov=msdscore --cov=msdscore_torch --cov=msdscore_lab --cov=msdscore_serve --cov-report=term:skip-covered --cov-fail-under=$(FLOOR)
 FLOOR ?= 90
 
 check: setup
-	$(BIN)/ruff format --check src backbones lab weights tests tools perf
-	$(BIN)/ruff check src backbones lab weights tests tools perf
+	$(BIN)/ruff format --check src backbones lab serve weights tests tools perf
+	$(BIN)/ruff check src backbones lab serve weights tests tools perf
 	$(BIN)/oxfmt --check $(ASSETS)
 	$(BIN)/oxlint $(ASSETS)
 	$(BIN)/mypy
@@ -101,8 +101,8 @@ check: setup
 	$(BIN)/lint-imports
 
 format: setup
-	$(BIN)/ruff format src backbones lab weights tests tools perf
-	$(BIN)/ruff check --fix src backbones lab weights tests tools perf
+	$(BIN)/ruff format src backbones lab serve weights tests tools perf
+	$(BIN)/ruff check --fix src backbones lab serve weights tests tools perf
 	$(BIN)/oxfmt $(ASSETS)
 
 bench: setup
@@ -154,7 +154,7 @@ notebooks: setup
 	$(BIN)/python tools/slim_notebooks.py docs/notebooks/*.ipynb
 
 docs: setup
-	$(PIP) --editable '.[docs]'
+	$(PIP) --editable serve --editable '.[docs]'
 	$(BIN)/sphinx-build --quiet --fail-on-warning docs build/docs
 
 # SBOM and licences are those of an environment with the packages that users install.
@@ -162,13 +162,13 @@ RELEASE := .venv-release
 release: setup
 	rm -rf dist $(RELEASE)
 	$(BIN)/python -m hatchling build -d dist
-	for part in weights backbones lab; do (cd $$part && ../$(BIN)/python -m hatchling build -t wheel -d ../dist) || exit 1; done
+	for part in weights backbones lab serve; do (cd $$part && ../$(BIN)/python -m hatchling build -t wheel -d ../dist) || exit 1; done
 	$(PYTHON) -m venv $(RELEASE)
-	PIP_CONSTRAINT=constraints.txt $(RELEASE)/bin/python -m pip --disable-pip-version-check install --quiet dist/msdscore_mini-*.whl "$$(ls dist/msdscore-*.whl)[demo,serve]"
+	PIP_CONSTRAINT=constraints.txt $(RELEASE)/bin/python -m pip --disable-pip-version-check install --quiet dist/msdscore_mini-*.whl dist/msdscore_serve-*.whl "$$(ls dist/msdscore-*.whl)[demo,serve]"
 	$(PIP) --editable '.[release]'
 	$(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json $(RELEASE)
 	$(BIN)/pip-licenses --python=$(RELEASE)/bin/python --format=markdown --order=license --with-urls --output-file=dist/licences.md
 
 clean:
 	rm -rf $(VENV) .venv-* build dist demo-out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find src backbones lab weights tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src backbones lab serve weights tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} +

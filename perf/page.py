@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from io import BytesIO
 from itertools import count
 from statistics import median, quantiles
@@ -22,9 +21,9 @@ from urllib.request import urlopen
 import httpx
 from PIL import Image
 
-from msdscore import Scorer
+from msdscore import Scorer, sample_image
 
-SAMPLE = files("msdscore.serve").joinpath("assets", "samples", "coffee.jpg").read_bytes()
+SAMPLE = sample_image("coffee").read_bytes()
 WORDS = ["cup", "spoon", "table", "dog", "cat", "pizza", "laptop", "grass", "man", "woman", "plate", "bowl", "book"]
 SETTLED, WAITS = 300, 60  # milliseconds: target of an edit, and debounce of the page
 CLIENTS = (  # images and captions per request of the other client

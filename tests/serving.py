@@ -12,9 +12,9 @@ from PIL import Image
 
 from msdscore import ScorerSpec
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.serve.app import create_app
-from msdscore.serve.server import bind, make_server
-from msdscore.serve.settings import ServeSettings
+from msdscore_serve.app import create_app
+from msdscore_serve.server import bind, make_server
+from msdscore_serve.settings import ServeSettings
 
 TOKEN = "a token of many characters"
 SPEC = ScorerSpec(encoder="toy")

@@ -56,13 +56,14 @@ def test_laboratory_has_its_own_heading_in_help():
     assert "cococf" not in metric
 
 
-def test_commands_of_a_missing_distribution_name_what_to_install(monkeypatch):
+@pytest.mark.parametrize(("command", "needed"), [("bench", "msdscore-lab"), ("serve", r"'msdscore\[serve\]'")])
+def test_commands_of_a_missing_distribution_name_what_to_install(command, needed, monkeypatch):
     monkeypatch.setattr("msdscore.cli.app.entry_points", lambda **wanted: ())
     program = get_command(app)
-    assert "bench" not in program.list_commands(None)
-    monkeypatch.delitem(program.commands, "bench", raising=False)
-    with pytest.raises(MissingExtraError, match="pip install msdscore-lab"):
-        program.get_command(None, "bench")
+    assert command not in program.list_commands(None)
+    monkeypatch.delitem(program.commands, command, raising=False)
+    with pytest.raises(MissingExtraError, match=f"pip install {needed}"):
+        program.get_command(None, command)
     assert program.get_command(None, "benhc") is None
 
 

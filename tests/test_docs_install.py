@@ -14,7 +14,8 @@ from test_docs_examples import PAGES, ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 LINE = re.compile(r"pip install ([^`#\n\"]+)")
-DISTRIBUTIONS = {"msdscore": ".", "msdscore-mini": "weights", "msdscore-torch": "backbones", "msdscore-lab": "lab"}
+DISTRIBUTIONS = {"msdscore": ".", "msdscore-mini": "weights", "msdscore-torch": "backbones", "msdscore-lab": "lab",
+                 "msdscore-serve": "serve"}  # fmt: skip
 
 
 def lines():

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import msdscore.explain
 import msdscore.report
-import msdscore.serve
+import msdscore_serve
 from msdscore import ConfigError, Scorer
 from msdscore.cli.tables import coloured
 from msdscore.core.evidence import LENGTHS, ZERO
@@ -27,10 +27,10 @@ from msdscore.forms.base import Unit
 from msdscore.forms.evidence import Evidence
 from msdscore.report.build import ReportOptions, build
 from msdscore.scoring import vocabulary
-from msdscore.serve.page import Parts, explanation_documents
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, stem
 from msdscore_lab.bank.calibrate import calibrated_bank
+from msdscore_serve.page import Parts, explanation_documents
 from real_data import FOLDER, needs
 
 DEV = FOLDER / "dev_sugarcrepe.jsonl"
@@ -367,7 +367,7 @@ def test_words_have_the_same_colours_in_all_forms(explained):
 
 
 def test_page_scripts_have_no_separate_palette_and_no_long_lines():
-    folders = [Path(package.__path__[0]) / "assets" for package in (msdscore.explain, msdscore.report, msdscore.serve)]
+    folders = [Path(package.__path__[0]) / "assets" for package in (msdscore.explain, msdscore.report, msdscore_serve)]
     scripts = [
         path for folder in folders for path in folder.glob("*.js") if path.name not in ("preact.js", "parquet.js")
     ]

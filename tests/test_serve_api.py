@@ -8,23 +8,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from counting import CountingEncoder
-from msdscore import Scorer
+from msdscore import Scorer, sample_image
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.explain.html import words_html
 from msdscore.explain.look import word_limit
 from msdscore.explain.maps import maps_of
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.serve.batching import Batcher
-from msdscore.serve.service import IMAGE, gather_all
-from msdscore.serve.settings import RequestError, ServeSettings
 from msdscore.text.warnings import text_warnings
+from msdscore_serve.batching import Batcher
+from msdscore_serve.service import IMAGE, gather_all
+from msdscore_serve.settings import RequestError, ServeSettings
 from serving import TOKEN, image_bytes, request_body
 from serving import client as calling
 
@@ -422,12 +421,12 @@ def test_urgent_jobs_are_first_and_shorten_batches(monkeypatch):
         await queue.stop()
         return answers
 
-    monkeypatch.setattr("msdscore.serve.batching.SHORT", 1e6)
+    monkeypatch.setattr("msdscore_serve.batching.SHORT", 1e6)
     assert asyncio.run(main()) == ["first", "edit", *"abc"]
     assert batches == [["first"], ["edit"], ["a", "b", "c"]]
     batches.clear()
     gate.clear()
-    monkeypatch.setattr("msdscore.serve.batching.SHORT", 0.0)
+    monkeypatch.setattr("msdscore_serve.batching.SHORT", 0.0)
     asyncio.run(main())
     assert batches == [["first"], ["edit"], ["a"], ["b"], ["c"]]
 
@@ -558,7 +557,7 @@ def test_batch_size_adapts_to_the_speed_and_images_cost_more(monkeypatch):
         await queue.stop()
 
     loop = SimulatedLoop()
-    monkeypatch.setattr("msdscore.serve.batching.CALM", 5 / 64)
+    monkeypatch.setattr("msdscore_serve.batching.CALM", 5 / 64)
     simulate(main(), loop)
     assert sizes == [1, 5, 5, 5, 4]  # of 1/64 second each
 
@@ -659,7 +658,7 @@ def test_explanations_can_be_limited_to_words(client):
 
 
 def test_words_of_an_explanation_take_under_two_kilobytes(evidence_client):
-    sample = files("msdscore.serve").joinpath("assets", "samples", "coffee.jpg").read_bytes()
+    sample = sample_image("coffee").read_bytes()
     caption = "a red cup of coffee with a silver spoon and a dog on a wooden table"
     answer = evidence_client.post("/v1/explain?fields=words", files={"image": sample}, data={"caption": caption})
     (explained,) = answer.json()["items"][0]["explanations"]

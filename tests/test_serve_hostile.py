@@ -25,11 +25,11 @@ from PIL import Image
 from counting import CountingEncoder
 from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.serve.app import create_app
-from msdscore.serve.reading import Stored, _read_items
-from msdscore.serve.server import bind
-from msdscore.serve.service import PixelBudget, trim_memory
-from msdscore.serve.settings import RequestError, ServeSettings
+from msdscore_serve.app import create_app
+from msdscore_serve.reading import Stored, _read_items
+from msdscore_serve.server import bind
+from msdscore_serve.service import PixelBudget, trim_memory
+from msdscore_serve.settings import RequestError, ServeSettings
 from serving import SPEC, client, image_bytes, request_body, served
 
 UPLOAD = (
@@ -104,7 +104,7 @@ def test_large_images_release_their_memory_and_stalled_uploads_do_not_delay_shut
 def test_memory_is_trimmed_after_large_images_and_when_idle(monkeypatch):
     trimmed = []
     library = SimpleNamespace(malloc_trim=lambda pad: trimmed.append(pad))
-    monkeypatch.setattr("msdscore.serve.service.ctypes.CDLL", lambda name: library)
+    monkeypatch.setattr("msdscore_serve.service.ctypes.CDLL", lambda name: library)
     trim_memory((3999, 2000))
     assert not trimmed
     trim_memory((4000, 2000))

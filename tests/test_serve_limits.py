@@ -18,9 +18,9 @@ from counting import CountingEncoder
 from msdscore import ImageLimits, Scorer
 from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.serve.app import create_app
-from msdscore.serve.guard import check_caller
-from msdscore.serve.settings import ServeSettings
+from msdscore_serve.app import create_app
+from msdscore_serve.guard import check_caller
+from msdscore_serve.settings import ServeSettings
 from serving import SPEC, TOKEN, client, image_bytes, request_body, served
 
 
@@ -347,7 +347,7 @@ def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_rejected():
 
 
 def test_each_request_is_one_log_line(caplog):
-    with caplog.at_level("INFO", logger="msdscore.serve"), client() as calls:
+    with caplog.at_level("INFO", logger="msdscore_serve"), client() as calls:
         calls.get("/healthz")
     line = json.loads(caplog.records[-1].getMessage())
     assert (line["method"], line["path"], line["status"]) == ("GET", "/healthz", 200)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from browser import Browser, chromium  # type: ignore[import-not-found]  # noqa: E402
-from msdscore import Scorer  # noqa: E402
+from msdscore import Scorer, sample_image  # noqa: E402
 from msdscore.report import demo  # noqa: E402
 from serving import served  # type: ignore[import-not-found]  # noqa: E402
 
@@ -77,7 +77,7 @@ def main() -> None:
             browser.open(demo.write(demo.show(scorer), Path(folder)))
             write(browser, "demo")
             browser.view(*DESK)
-    figure = scorer.explain_many(ROOT / "src/msdscore/serve/assets/samples/chelsea.jpg", CAT)
+    figure = scorer.explain_many(sample_image("cat"), CAT)
     save(BytesIO(figure._repr_png_() or b""), "why-cat", width=DESK[0])
 
 

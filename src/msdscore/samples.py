@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msdscore.errors import unknown_name
 
-_FOLDER = Path(__file__).parent / "serve" / "assets" / "samples"
+_FOLDER = Path(__file__).parent / "photographs"
 _FILES = {
     "cat": "chelsea",
     **{name: name for name in ("coffee", "flower", "photographer", "portrait", "temple", "towers")},

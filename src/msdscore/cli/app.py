@@ -21,14 +21,15 @@ from msdscore.version import __version__
 
 # A command is defined in the module of the same name, which is imported when the command is called or its help is
 # shown. Commands import their dependencies when they are called, so that help is fast.
-_COMMANDS = ("score", "select", "explain", "report", "demo", "serve", "doctor", "cite", "encoders")
+_COMMANDS = ("score", "select", "explain", "report", "demo", "doctor", "cite", "encoders")
 _MODULES = {"encoders": "listings", "cite": "listings", "demo": "explain"}  # commands in a module with another name
 _ALIASES = {"rank": "score"}  # `score IMAGE CAPTION CAPTION` ranks captions, as `Scorer.rank` does
-# Other distributions add commands by entry points of this group; those of msdscore-lab are known without it, so that
-# the error message can say what to install.
+# Other distributions add commands by entry points of this group; those of this project are known without
+# them, so that the error message can say what to install.
 _GROUP = "msdscore.commands"
 _LABORATORY = ("bench", "compare", "table", "metrics", "benchmarks", "study", "rank-captioners", "caption", "align",
                "cococf", "bank")  # fmt: skip
+_INSTALLED_BY = {"serve": "'msdscore[serve]'"} | dict.fromkeys(_LABORATORY, "msdscore-lab")
 
 
 class _FlagsWithoutType:
@@ -69,8 +70,8 @@ class _Program(_Group):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the built-in commands, then those of installed distributions."""
         added = {entry.name for entry in entry_points(group=_GROUP)}
-        ordered = [name for name in _LABORATORY if name in added]
-        return [*_COMMANDS, *ordered, *sorted(added.difference(_LABORATORY, _COMMANDS))]
+        ordered = [name for name in _INSTALLED_BY if name in added]
+        return [*_COMMANDS, *ordered, *sorted(added.difference(ordered, _COMMANDS))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command with this name, or None if it does not exist.
@@ -87,9 +88,10 @@ class _Program(_Group):
                 for entry in entry_points(group=_GROUP, name=cmd_name):
                     panel = f"Commands of {entry.dist.name}" if entry.dist else None
                     self.commands[cmd_name] = _load_command(cmd_name, entry.module, entry.attr, panel)
-                if cmd_name in _LABORATORY and cmd_name not in self.commands:
+                if cmd_name in _INSTALLED_BY and cmd_name not in self.commands:
+                    needed = _INSTALLED_BY[cmd_name]
                     raise MissingExtraError(
-                        f"the command {cmd_name!r} is part of msdscore-lab; install it with: pip install msdscore-lab"
+                        f"the command {cmd_name!r} is not installed; install it with: pip install {needed}"
                     )
         return super().get_command(ctx, cmd_name)
 

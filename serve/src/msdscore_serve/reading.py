@@ -13,8 +13,8 @@ from pydantic_core import from_json
 
 from msdscore.errors import ImageError, unknown_name
 from msdscore.forms.references import NO_REFERENCES
-from msdscore.serve.schema import FORM, JSON, Item, Items, RewardRequest
-from msdscore.serve.settings import RequestError, ServeSettings
+from msdscore_serve.schema import FORM, JSON, Item, Items, RewardRequest
+from msdscore_serve.settings import RequestError, ServeSettings
 
 if TYPE_CHECKING:
     from starlette.requests import Request

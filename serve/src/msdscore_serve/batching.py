@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
-from msdscore.serve.settings import RequestError
+from msdscore_serve.settings import RequestError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

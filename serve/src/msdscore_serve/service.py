@@ -25,10 +25,10 @@ from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores
-from msdscore.serve.batching import Batcher
-from msdscore.serve.page import Parts, explanation_documents
-from msdscore.serve.reading import RequestItem, Stored
-from msdscore.serve.settings import RequestError, ServeSettings
+from msdscore_serve.batching import Batcher
+from msdscore_serve.page import Parts, explanation_documents
+from msdscore_serve.reading import RequestItem, Stored
+from msdscore_serve.settings import RequestError, ServeSettings
 
 Result = TypeVar("Result")
 DECODERS = 2  # threads that decode images while the worker scores others

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from msdscore.serve.settings import RequestError, ServeSettings, is_loopback
+from msdscore_serve.settings import RequestError, ServeSettings, is_loopback
 
 if TYPE_CHECKING:
-    from msdscore.serve.service import Service
+    from msdscore_serve.service import Service
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-log = logging.getLogger("msdscore.serve")
+log = logging.getLogger("msdscore_serve")
 # Probes and the API documentation need no token: they reveal nothing about images or captions.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 # The page contains no data; its requests send the token that the user typed.

@@ -33,8 +33,8 @@ class ServiceOptions:
 
 def serve(service: ServiceOptions, scorer: options.ScorerOptions) -> None:
     """Serve a web page and an API. Ctrl-C finishes accepted requests and stops."""
-    from msdscore.serve.server import run_server
-    from msdscore.serve.settings import ServeSettings
+    from msdscore_serve.server import run_server
+    from msdscore_serve.settings import ServeSettings
 
     settings = ServeSettings(
         host=service.host, port=service.port, allow_hosts=tuple(service.allow_host), embed=tuple(service.embed),

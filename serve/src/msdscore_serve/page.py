@@ -18,9 +18,9 @@ from msdscore.explain.maps import TITLES, Map, maps_of
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
 from msdscore.io.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.serve.settings import ServeSettings
 from msdscore.text.warnings import WITHHOLDING
 from msdscore.version import __version__
+from msdscore_serve.settings import ServeSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -42,9 +42,10 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings, presentati
     """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets` and `/samples`."""
     from fastapi import HTTPException, Request, Response
 
-    root = files("msdscore.serve").joinpath("assets")
+    root = files("msdscore_serve").joinpath("assets")
     entries = {f"/assets/{entry.name}": entry for entry in root.iterdir() if entry.is_file()}
-    entries |= {f"/samples/{entry.name}": entry for entry in root.joinpath("samples").iterdir()}
+    folders = (root.joinpath("samples"), files("msdscore").joinpath("photographs"))
+    entries |= {f"/samples/{entry.name}": entry for folder in folders for entry in folder.iterdir()}
     entries |= {path: entries.pop(f"/assets/{name}") for path, name in (("/", "index.html"), ("/docs", "docs.html"))}
     entries["/assets/palette.css"] = files("msdscore.explain").joinpath("assets", "palette.css")  # of all pages
     kinds = {path: _TYPES.get(entry.name.rpartition(".")[2]) for path, entry in entries.items()}

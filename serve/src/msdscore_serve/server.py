@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import ConfigError, require
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.serve.app import create_app
-from msdscore.serve.settings import ServeSettings
+from msdscore_serve.app import create_app
+from msdscore_serve.settings import ServeSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -28,7 +28,7 @@ def run_server(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[
     require("uvicorn", extra="serve")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    log = logging.getLogger("msdscore.serve")
+    log = logging.getLogger("msdscore_serve")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     with bind(settings) as listener:  # before the weights are loaded, so that a port in use is reported at once

@@ -16,10 +16,12 @@ from msdscore.forms import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores, why_missing
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.serve import schema
-from msdscore.serve.guard import OPEN_PATHS, Guard
-from msdscore.serve.page import Parts, add_page, scorer_code
-from msdscore.serve.reading import (
+from msdscore.text.warnings import guard_reward
+from msdscore.version import __version__
+from msdscore_serve import schema
+from msdscore_serve.guard import OPEN_PATHS, Guard
+from msdscore_serve.page import Parts, add_page, scorer_code
+from msdscore_serve.reading import (
     RequestItem,
     RewardItems,
     read_completions,
@@ -27,10 +29,8 @@ from msdscore.serve.reading import (
     read_items,
     reject_unknown,
 )
-from msdscore.serve.service import Service
-from msdscore.serve.settings import RequestError, ServeSettings
-from msdscore.text.warnings import guard_reward
-from msdscore.version import __version__
+from msdscore_serve.service import Service
+from msdscore_serve.settings import RequestError, ServeSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
