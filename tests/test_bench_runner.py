@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_images, write_rows
+from chat_server import ChatServer
 from counting import CountingEncoder
 from msdscore.encoders.registry import built_in
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
@@ -473,6 +474,23 @@ def test_judge_decides_ties_of_battles(tmp_path):
     head = judged.figure("agreement/all")
     assert (head.value, head.ties) == (0.8, 3)  # a threshold would have resulted in two ties, as in the human votes
     assert scored.figure("agreement/all").value == 0.4
+
+
+def test_judge_without_any_verdict_fails_the_run(tmp_path):
+    server = ChatServer()
+    try:
+        label = f"judge:m,url={server.url},cache={tmp_path / 'answers'},workers=1"
+        wanted = plan(make_sugarcrepe(tmp_path), metrics=(label,), control=False, limit=2)
+        server.reply_to = lambda body: "I cannot decide."
+        with pytest.raises(RunError, match=r"none of 2 items .*Verdict: 1"):
+            run(wanted, tmp_path, None)
+        assert not (tmp_path / "out" / "sugarcrepe.json").exists()
+        answers = iter(["Verdict: 1"])  # the verdict of one order of one pair is not enough for the other pair
+        server.reply_to = lambda body: next(answers, "I cannot decide.")
+        one = replace(wanted, metrics=(f"{label},orders=1,temperature=0",))
+        assert run(one, tmp_path / "one", None).metric(one.metrics[0]).missing == 1
+    finally:
+        server.close()
 
 
 def test_limit_does_not_split_the_ratings_of_an_image(tmp_path):

@@ -199,6 +199,59 @@ def test_caparena_setup_uses_one_order_and_a_prompt_file(server, tmp_path):
     assert "t:0.2|p:0.9|orders:1" in judge(server, tmp_path, setup="caparena", temperature=0.2).choices
 
 
+# In the shape of CapArena's script: two system messages, and two questions in one variable.
+SCRIPT = '''
+system_prompt_without_ref = """
+Two captions, one {image}.
+"""
+system_prompt_with_ref: str = """
+Two captions and a reference.
+"""
+
+def mllm_judge_pairs(rows, with_ref=True):
+    for item in rows:
+        caption_1, caption_2, caption_ref = item["caption1"], item["caption2"], item["ref"]
+        if with_ref:
+            compare_prompt = f"Caption 1:\\n{caption_1}\\nCaption 2:\\n{caption_2}\\nReference:\\n{caption_ref}\\nWhich?"
+        else:
+            compare_prompt = f"Caption 1:\\n{caption_1}\\nCaption 2:\\n{caption_2}\\nWhich is {{better}}?"
+'''
+
+
+@pytest.mark.parametrize(
+    ("options", "system", "question"),
+    [
+        ({}, "\nTwo captions, one {image}.\n", f"Caption 1:\n{GOOD}\nCaption 2:\n{BAD}\nWhich is {{better}}?"),
+        (
+            {"reference": "true"}, "\nTwo captions and a reference.\n",
+            f"Caption 1:\n{GOOD}\nCaption 2:\n{BAD}\nReference:\nred {{first}}\nWhich?",
+        ),
+    ],
+)  # fmt: skip
+def test_caparena_script_is_sent_as_written(server, tmp_path, options, system, question):
+    script = tmp_path / "vlm_as_a_judge.py"
+    script.write_text(SCRIPT)
+    server.reply_to = lambda body: "Reason: so.\nJudgment: <Caption 1 is better>"
+    metric = judge(server, tmp_path, setup="caparena", prompt=script, **options)
+    batch = make_batch([RED], [(0, (GOOD, BAD))], references=[("red {first}", "another")])
+    assert metric.score(batch).values.tolist() == [[1, 0]]
+    first, second = server.asked[0]["messages"]
+    assert (first["content"], second["content"][1]["text"]) == (system, question)
+    assert "prompt:vlm_as_a_judge.py@" in metric.choices
+
+
+def test_question_with_a_reference_needs_one(server, tmp_path):
+    script = tmp_path / "vlm_as_a_judge.py"
+    script.write_text(SCRIPT)
+    with pytest.raises(ConfigError, match="item/0"):
+        judge(server, tmp_path, prompt=script, reference="true").score(BATCH)
+    with pytest.raises(ConfigError, match=r"reference=true needs prompt=FILE"):
+        judge(server, tmp_path, reference="true")
+    (tmp_path / "system.txt").write_text("Be strict.\n")
+    judge(server, tmp_path, system=tmp_path / "system.txt").score(BATCH)
+    assert server.asked[0]["messages"][0]["content"] == "Be strict."
+
+
 def test_invalid_prompts_and_orders_are_rejected(server, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Which is better? {first}")

@@ -10,7 +10,7 @@ from msdscore.errors import ConfigError, WeightsError
 from msdscore_lab.metrics.registry import load_metric
 from msdscore_lab.metrics.vlm import judge
 from msdscore_lab.metrics.vlm.fleur import digit_probabilities, digit_tokens, smooth
-from msdscore_lab.metrics.vlm.model import read_prompt
+from msdscore_lab.metrics.vlm.prompts import read_prompt
 from tiny_models import make_llava
 from tiny_talker import make_talker
 
@@ -30,14 +30,18 @@ def talker(tmp_path_factory):
 def test_published_prompts_are_read_from_scripts_without_running_them(tmp_path):
     script = tmp_path / "run_fleur.py"
     script.write_text(
-        'raise SystemExit\n\ndef ask(text):\n    question = f"Grade: {text}\\nScore:"\n    plain = "A {} B {}"\n'
+        'raise SystemExit\n\ndef ask(text):\n    question = f"Grade: {text}\\nScore:"\n    plain = "A {} B {} "\n'
+        '    broken = "A {"\n'
+        "    question = START + question\n"
     )
     assert read_prompt(f"{script}:question", "caption") == "Grade: {caption}\nScore:"
-    assert read_prompt(f"{script}:plain", "first", "second") == "A {first} B {second}"
+    assert read_prompt(f"{script}:plain", "first", "second") == "A {first} B {second} "
     with pytest.raises(ConfigError, match="answer"):
         read_prompt(f"{script}:answer", "caption")
-    with pytest.raises(ConfigError, match="second"):
+    with pytest.raises(ConfigError, match=r"2 placeholders \(first, second\), found 1: \{text\}"):
         read_prompt(f"{script}:question", "first", "second")
+    with pytest.raises(ConfigError, match="broken"):
+        read_prompt(f"{script}:broken", "caption")
 
 
 def test_fleur_uses_digit_probabilities(talker):

@@ -151,6 +151,7 @@ class MetricRow:
     options: tuple[str, ...] = ()
     scope: Scope = "part"
     judged: bool = False
+    answer: str = ""  # what its model must answer; a run in which no answer has it fails
     citation: str = ""
     note: str = ""
 

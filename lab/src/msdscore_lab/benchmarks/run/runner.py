@@ -142,7 +142,19 @@ def _run_once(
         _discard_parts(scores)
     progress(len(items), len(items))
     made = _provenance(work, scorer, time.monotonic() - started)
-    return summarise(work, scorer, pq.read_table(scores), scores.name, made)
+    result = summarise(work, scorer, pq.read_table(scores), scores.name, made)
+    _check_answers(work.metrics, result)
+    return result
+
+
+def _check_answers(metrics: Sequence[Metric], result: Result) -> None:
+    """Raise `RunError` if the model of a metric gave no usable answer on any item."""
+    for metric in metrics:
+        if metric.row.answer and result.items > result.failed and result.metric(metric.label).missing == result.items:
+            raise RunError(
+                f"{metric.label}: none of {result.items} items has an answer that can be read; expected "
+                f"{metric.row.answer}; check the model and its prompt"
+            )
 
 
 def _discard_parts(scores: Path) -> None:

@@ -17,7 +17,8 @@ import torch
 from msdscore.errors import ConfigError
 from msdscore.intervals import Floats
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
-from msdscore_lab.metrics.vlm.model import LocalModel, load_local, read_prompt
+from msdscore_lab.metrics.vlm.model import LocalModel, load_local
+from msdscore_lab.metrics.vlm.prompts import fill_prompt, read_prompt
 
 PROMPT = (
     "Grade how well a caption describes this picture with one real number from 0.0 to 1.0.\n"
@@ -30,7 +31,7 @@ _NUMBER = re.compile(r"\d+(?:\.(\d)(\d)?)?")
 
 
 def load_fleur(source: str, device: str = "auto", dtype: str = "auto", prompt: str = "", revision: str = "") -> Loaded:
-    """Load the metric with a local model; `prompt` is a text file that contains {caption}."""
+    """Load the metric with a local model; `prompt` is a text file with {caption}, or `SCRIPT.py:NAME`."""
     template = read_prompt(prompt, "caption") if prompt else PROMPT
     model = load_local(source, device=device, dtype=dtype, revision=revision or None)
     score = partial(_score, model=model, template=template, digits=digit_tokens(model.vocabulary))
@@ -46,7 +47,7 @@ def _score(batch: Cases, *, model: LocalModel, template: str, digits: torch.Tens
         image = batch.image(case)
         key = int(batch.owner[case]), int(batch.captions[case, candidate])
         if image is not None and key not in grades:
-            question = template.replace("{caption}", batch.texts[key[1]])
+            question = fill_prompt(template, {"caption": batch.texts[key[1]]})
             pieces, probabilities = model.answer_greedily(image, question, most_tokens=_MAX_TOKENS)
             grades[key] = smooth(pieces, digit_probabilities(probabilities, digits))
         values[case, candidate] = grades.get(key, np.nan)

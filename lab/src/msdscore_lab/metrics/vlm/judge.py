@@ -17,7 +17,8 @@ from msdscore.io.files import pixel_key, text_key, write_bytes
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore_lab.metrics.registry import choice, number
 from msdscore_lab.metrics.vlm.endpoint import Endpoint
-from msdscore_lab.metrics.vlm.model import Answer, Sampling, load_local, read_prompt
+from msdscore_lab.metrics.vlm.model import Answer, Sampling, load_local
+from msdscore_lab.metrics.vlm.prompts import fill_prompt, read_prompt
 
 # CapArena's criteria, reworded.
 SYSTEM = """You compare two captions of one picture and say which describes it better. Look closely at it first.
@@ -38,13 +39,15 @@ Verdict: 1, 2 or tie"""
 QUESTION = "Caption 1: {first}\n\nCaption 2: {second}\n\nWhich caption is better?"
 MAX_TOKENS = 600
 # `own` has the temperature of CapArena's script (0.1), and both orders. `caparena` is the setup in its paper and in
-# MSD-Score's: one order, temperature 0.5. Its prompt cannot be distributed here: pass it with prompt=FILE.
+# MSD-Score's: one order, temperature 0.5. Its prompt cannot be distributed here: pass the script as prompt=SCRIPT.py.
 SETUPS: Mapping[str, Mapping[str, float]] = {
     "own": {"temperature": 0.1, "top_p": 0.9, "orders": 2},
     "caparena": {"temperature": 0.5, "top_p": 0.9, "orders": 1},
 }
 OPENAI = "https://api.openai.com/v1"
 _VERDICT = re.compile(r"(?:verdict|judge?ment)\W*(?:caption\W*)?(1|2|tie)\b(?![.,]\d)", re.IGNORECASE)
+# Variables of CapArena's script: the system message without and with a reference; the question has one name for both.
+_SCRIPT_SYSTEM, _SCRIPT_QUESTION = ("system_prompt_without_ref", "system_prompt_with_ref"), "compare_prompt"
 _PLAIN = re.compile(r"caption\W*([12])\W+is\s+better|^\W*(tie)\W*$", re.IGNORECASE | re.MULTILINE)  # CapArena's format
 _CREDIT = {"1": 1.0, "2": 0.0, "tie": 0.5}
 _MAX_ATTEMPTS = 3
@@ -54,8 +57,8 @@ Ask = Callable[[Image, str, int], Answer]
 _Prompt = tuple[int, str]  # index of the image, question
 
 
-def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt: str = "", **options: str) -> Loaded:
-    """Load the metric with a model at an endpoint, or a local one; `prompt` is a file with {first} and {second}."""
+def load_judge(model: str, backend: str = "endpoint", setup: str = "own", **options: str) -> Loaded:
+    """Load the metric with a model at an endpoint, or a local one; see `read_prompts` for the prompts."""
     local = choice("backend", backend, ("endpoint", "local")) == "local"
     defaults = SETUPS[choice("setup", setup, tuple(SETUPS))]
     values = {name: number(name, options.get(name, value), least=0.0) for name, value in defaults.items()}
@@ -69,16 +72,34 @@ def load_judge(model: str, backend: str = "endpoint", setup: str = "own", prompt
     for name in ("url", "key_env", "retries") if local else ("device", "dtype"):
         if name in options:
             raise ConfigError(f"option {name} needs backend={'endpoint' if local else 'local'}")
-    prompts = ("", read_prompt(prompt, "first", "second")) if prompt else (SYSTEM, QUESTION)
+    prompts = read_prompts(**{name: options[name] for name in ("prompt", "system", "reference") if name in options})
     connect = _local if local else _endpoint
     ask, identity = connect(model, prompts[0], sampling, options)
     # A local model runs one request at a time: threads would interleave its random draws.
     folder, workers = Path(options.get("cache", "") or default), 1 if local else workers
     orders = int(values["orders"])
     judge = Judge(ask, identity, prompts, orders, sampling, folder, (price_in, price_out), workers)
-    prompt_id = f"{Path(prompt).name if prompt else 'own'}@{text_key(''.join(prompts)) % 16**8:08x}"
+    file = options.get("prompt", "")
+    prompt_id = f"{Path(file).name if file else 'own'}@{text_key(''.join(prompts)) % 16**8:08x}"
     choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:{orders}|prompt:{prompt_id}"
     return Loaded(judge.score, choices)
+
+
+def read_prompts(prompt: str = "", system: str = "", reference: str = "false") -> tuple[str, str]:
+    """Return the system message and the question with {first}, {second} and, with `reference`, {reference}.
+
+    `prompt` is a text file with these fields, `SCRIPT.py:NAME`, or CapArena's script, of which both the question and
+    the system message are those with or without a reference. `system` is a text file or `SCRIPT.py:NAME`.
+    """
+    with_reference = choice("reference", reference, ("true", "false")) == "true"
+    fields = ("first", "second", *(("reference",) if with_reference else ()))
+    if prompt.endswith(".py"):
+        system = system or f"{prompt}:{_SCRIPT_SYSTEM[with_reference]}"
+        prompt = f"{prompt}:{_SCRIPT_QUESTION}"
+    if with_reference and not prompt:
+        raise ConfigError("reference=true needs prompt=FILE with {reference}; our own question has none")
+    question = read_prompt(prompt, *fields) if prompt else QUESTION
+    return read_prompt(system) if system else "" if prompt else SYSTEM, question
 
 
 def _endpoint(model: str, system: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:
@@ -123,7 +144,8 @@ class Judge:
             if batch.image(case) is not None:
                 image, captions = int(batch.owner[case]), batch.candidates(case)
                 orders = [captions, captions[::-1]][: self.orders]
-                questions[case] = tuple((image, self._question(first, second)) for first, second in orders)
+                reference = self._reference(batch, case)
+                questions[case] = tuple((image, self._question(first, second, reference)) for first, second in orders)
         distinct = list(dict.fromkeys(question for case_questions in questions.values() for question in case_questions))
         with ThreadPoolExecutor(self.workers) as pool:
             answers = pool.map(lambda question: self._verdict(batch.images[question[0]], question[1]), distinct)
@@ -144,9 +166,16 @@ class Judge:
                     facts[name][case] += used
         return CaseScores(values, facts)
 
-    def _question(self, first: str, second: str) -> str:
-        # In one pass, so that "{second}" in a caption is not replaced.
-        return re.sub(r"\{(first|second)\}", lambda match: first if match[1] == "first" else second, self.prompts[1])
+    def _question(self, first: str, second: str, reference: str) -> str:
+        return fill_prompt(self.prompts[1], {"first": first, "second": second, "reference": reference})
+
+    def _reference(self, batch: Cases, case: int) -> str:
+        """Return the first reference of a case if the question has one."""
+        if "{reference}" not in self.prompts[1]:
+            return ""
+        if not batch.references[case]:
+            raise ConfigError(f"reference=true needs a reference of every item; {batch.ids[case]!r} has none")
+        return batch.references[case][0]
 
     def _verdict(self, image: Image | None, question: str) -> tuple[float, tuple[float, ...]]:
         """Return the credit of the first caption (NaN: no verdict), and the usage, in the order of `FACTS`."""

@@ -1,10 +1,6 @@
 """A local vision-language model that answers a question about one image."""
 
-import ast
-import string
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +9,7 @@ from torch import Tensor
 
 from msdscore.core.arrays import Float
 from msdscore.encoders.checkpoints import Checkpoint, find_checkpoint
-from msdscore.errors import ConfigError, WeightsError, require
+from msdscore.errors import WeightsError, require
 from msdscore_torch.backbone import Placement, place
 from msdscore_torch.checkpoints import load_model
 
@@ -91,65 +87,6 @@ class LocalModel:
         prepared = self._processor(images=image, text=prompt, return_tensors="pt").to(self._placement.device)
         prepared["pixel_values"] = prepared["pixel_values"].to(self._placement.dtype)
         return prepared
-
-
-def read_prompt(path: str, *fields: str) -> str:
-    """Return the prompt in a text file, or in a variable of a script (`FILE.py:NAME`), with `{FIELD}` for every field.
-
-    Published prompts are read from the scripts of their authors, which are parsed and never run: the fields replace
-    the script's placeholders in order.
-    """
-    file, _, variable = path.partition(".py:")
-    source = Path(f"{file}.py" if variable else path)
-    if not source.is_file():
-        raise ConfigError(f"{source}: no such prompt file")
-    text = source.read_text(encoding="utf-8")
-    prompt = script_prompt(text, variable, fields) if variable else text.strip()
-    placeholders = [f"{{{field}}}" for field in fields]
-    if not all(placeholder in prompt for placeholder in placeholders):
-        raise ConfigError(f"{path}: expected {' and '.join(placeholders)} in the prompt")
-    return prompt
-
-
-def script_prompt(code: str, variable: str, fields: Sequence[str]) -> str:
-    """Return the text assigned to a variable in Python code, with the names of `fields` as placeholders.
-
-    The text is a string, perhaps with `{}` for `str.format`, or an f-string; names and positions become the fields in
-    the order of their first use.
-
-    >>> script_prompt('ask = f"Rate {text_1} and {text_2}: "', "ask", ("first", "second"))
-    'Rate {first} and {second}:'
-    """
-    for node in ast.walk(ast.parse(code)):
-        names = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(name, ast.Name) and name.id == variable for name in names):
-            return _fields_in(node.value, fields)  # type: ignore[attr-defined]
-    raise ConfigError(f"expected an assignment to {variable} in the script, found none")
-
-
-def _fields_in(value: ast.expr | None, fields: Sequence[str]) -> str:
-    """Return the text of a string or f-string with its placeholders renamed."""
-    if isinstance(value, ast.Constant) and isinstance(value.value, str):
-        pieces = [(text, name) for text, name, _, _ in string.Formatter().parse(value.value)]
-    elif isinstance(value, ast.JoinedStr):
-        constants = (part.value if isinstance(part, ast.Constant) else None for part in value.values)
-        pieces = [
-            ("" if text is None else str(text), None if text is not None else ast.unparse(part))
-            for text, part in zip(constants, value.values, strict=True)
-        ]
-    else:
-        raise ConfigError("expected the prompt as one string or f-string, got another expression")
-    known: dict[str, str] = {}
-    for number, (_, name) in enumerate(pieces):
-        if name is not None and len(known) < len(fields):
-            known.setdefault(name or str(number), fields[len(known)])
-    texts = (
-        text + ("" if name is None else f"{{{known.get(name or str(number), name)}}}")
-        for number, (text, name) in enumerate(pieces)
-    )
-    return "".join(texts).strip()
 
 
 def load_image_text(
