@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from msdscore.encoders.cached import CacheSettings
-from msdscore.io.rows import open_rows
+from msdscore.rows.files import open_rows
 from msdscore.run.rows import score_rows
 from msdscore.scoring.spec import ScorerSpec
 

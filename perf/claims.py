@@ -21,8 +21,8 @@ from PIL import Image
 from msdscore import Scorer
 from msdscore.core.evidence import LENGTHS, VERDICTS, ZERO, length_class
 from msdscore.explain.look import EVEN
-from msdscore.io.columns import ImageFinder
 from msdscore.io.images import open_image
+from msdscore.rows.rules import ImageFinder
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, each_word, stem
 from msdscore_lab.bank.calibrate import share_above

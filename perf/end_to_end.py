@@ -130,7 +130,7 @@ def stream(pipeline, sources, captions):
 
 def run_file(pipeline, folder, output):
     """Run `msdscore score rows.jsonl -o scores.parquet` without loading the encoder."""
-    from msdscore.io.rows import open_rows
+    from msdscore.rows.files import open_rows
     from msdscore.run.rows import RunOptions, score_rows
 
     with open_rows(str(folder / "rows.jsonl")) as rows:

@@ -53,7 +53,7 @@ def score(inputs: Path, output: Path, *, cache: Path | None = None) -> None:
     """Run `score_rows` in small parts, so that there are many points of interruption."""
     from msdscore import ScorerSpec
     from msdscore.encoders.cached import CacheSettings
-    from msdscore.io.rows import open_rows
+    from msdscore.rows.files import open_rows
     from msdscore.run.rows import RunOptions, score_rows
 
     spec = ScorerSpec(encoder="toy", cache=None if cache is None else CacheSettings(folder=str(cache)))

@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from msdscore.io.rows import open_rows
 from msdscore.io.shards import ShardFacts, write_shard
+from msdscore.rows.files import open_rows
 from msdscore.run.rows import score_rows
 from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec

@@ -16,7 +16,7 @@ from PIL import Image
 from chat_server import ChatServer
 from command_line import invoke
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
-from msdscore.io.rows import open_rows
+from msdscore.rows.files import open_rows
 from msdscore_lab.captioners.run import CaptionRun, NamedImage, caption_images, list_images
 from msdscore_lab.captioners.writers import CaptioningSettings, endpoint_writer, load_writer
 from msdscore_lab.cococf.sources import read_sources

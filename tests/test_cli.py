@@ -693,7 +693,7 @@ def test_ctrl_c_before_the_first_row_is_one_line(one_row, tmp_path, monkeypatch)
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("msdscore.io.rows.open_rows", stop)
+    monkeypatch.setattr("msdscore.rows.files.open_rows", stop)
     answer = invoke("score", str(one_row), "-e", "toy", "-o", str(tmp_path / "out.parquet"))
     assert answer.exit_code == 130
     assert answer.stderr == "stopped; nothing was lost, run the same command again to continue\n"

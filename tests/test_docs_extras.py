@@ -16,7 +16,7 @@ CHECKOUT = {".": "msdscore", "lab": "msdscore-lab", "backbones": "msdscore-torch
 INSTALLED = {"mini"}
 IMPORTED = {
     "evaluate": "evaluate", "matplotlib": "figures", "open_clip": "openclip",
-    "openpyxl": "xlsx", "pandas": "pandas", "pytorch_lightning": "lightning", "ray": "ray", "scipy": "lab",
+    "pandas": "pandas", "pytorch_lightning": "lightning", "ray": "ray", "scipy": "lab",
     "torchmetrics": "torchmetrics", "transformers": "hf", "trl": "trl", "wandb": "wandb",
 }  # fmt: skip
 OPENED = r"(--encoder |-e |-m [\w-]*/?|Scorer\(|load_encoder\(|encoder=|caption_scores\(|MSDReward\()\W?"
@@ -31,7 +31,6 @@ NEEDED = {  # patterns of Python lines and commands that need an extra
     "torch": r"\bmsdscore_torch\b",
     "train": r"^msdscore align train\b",
     "ray": r"--engine ray\b|\bs3://",
-    "xlsx": r"\.xlsx\b",
     "judge": r"-m judge:",
 }
 

@@ -22,9 +22,9 @@ from msdscore import Paper, Scorer
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.columns import names as column_names
 from msdscore.io.files import content_stamp, file_stamp
-from msdscore.io.formats import open_records
-from msdscore.io.rows import Row, open_rows
 from msdscore.io.tables import write_table
+from msdscore.rows.files import Row, open_rows
+from msdscore.rows.formats import open_records
 from msdscore.run import parts as parts_of_run
 from msdscore.run.parts import FIRST_ROWS, plan, whole_sets
 from msdscore.run.rows import RunOptions, score_rows
@@ -235,7 +235,7 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     output = tmp_path / "out.jsonl"
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
-        "from msdscore.run.rows import RunOptions, score_rows\nfrom msdscore.io.rows import open_rows\n"
+        "from msdscore.run.rows import RunOptions, score_rows\nfrom msdscore.rows.files import open_rows\n"
         "with open_rows(sys.argv[1]) as rows:\n"
         "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(part_rows=5), progress=lambda d, t: time.sleep(0.05))\n"
     )

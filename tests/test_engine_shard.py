@@ -23,12 +23,12 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.forms.columns import names as column_names
 from msdscore.io import stores
-from msdscore.io.columns import ColumnNames
 from msdscore.io.files import base_name
 from msdscore.io.runs import take_folder
 from msdscore.io.shards import read_facts, shard_facts
 from msdscore.io.stores import expand, expand_all, score_names
-from msdscore.io.tar import read_samples
+from msdscore.rows.rules import ColumnNames
+from msdscore.rows.tars import read_samples
 from msdscore.run.shards import ShardJob, ShardOptions, score_shard
 from msdscore.run.workers import plan_jobs, score_on_workers
 from msdscore.scoring.spec import ScorerSpec

@@ -1,4 +1,4 @@
-"""VLMEvalKit's prediction files (xlsx, tsv, json) and the images of its datasets."""
+"""VLMEvalKit's prediction files (tsv, json) and the images of its datasets."""
 
 import base64
 import csv
@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from msdscore.errors import InputError
-from msdscore.io.rows import open_rows
+from msdscore.rows.files import open_rows
 from msdscore_lab.harnesses.vlmevalkit import main, unpack
 
 ROWS = [
@@ -36,15 +36,6 @@ def dataset(tmp_path) -> Path:
     return tmp_path / "DATA.tsv"
 
 
-def write_xlsx(path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl", reason="openpyxl is not installed (extra xlsx)")
-    book = openpyxl.Workbook()
-    book.active.append(list(ROWS[0]))
-    for row in ROWS:
-        book.active.append(list(row.values()))
-    book.save(path)
-
-
 def write_tsv(path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(ROWS[0]), delimiter="\t", quoting=csv.QUOTE_ALL)
@@ -52,7 +43,7 @@ def write_tsv(path: Path) -> None:
         writer.writerows(ROWS)
 
 
-WRITERS = {"xlsx": write_xlsx, "tsv": write_tsv, "json": lambda path: path.write_text(json.dumps(ROWS))}
+WRITERS = {"tsv": write_tsv, "json": lambda path: path.write_text(json.dumps(ROWS))}
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -90,36 +81,6 @@ def test_a_file_that_is_not_a_dataset_is_rejected(tmp_path, row, message, capsys
     (tmp_path / "DATA.tsv").write_text("a\tb\n1\t2\n")
     assert main([str(tmp_path / "DATA.tsv"), "-o", str(tmp_path / "images")]) == 2
     assert "expected the columns index and image of a VLMEvalKit dataset, found: a, b" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [(["a", "a"], "the same name"), (["a", None, "b"], "name for every column")],
-)
-def test_sheet_with_duplicate_or_missing_names_is_rejected(tmp_path, header, message):
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    book.active.append(header)
-    book.save(tmp_path / "rows.xlsx")
-    with pytest.raises(InputError, match=message):
-        open_rows(tmp_path / "rows.xlsx")
-
-
-def test_a_file_that_is_not_an_excel_file_is_rejected(tmp_path):
-    pytest.importorskip("openpyxl")
-    (tmp_path / "rows.xlsx").write_text("image,caption\n")
-    with pytest.raises(InputError, match="as an Excel file"):
-        open_rows(tmp_path / "rows.xlsx")
-
-
-def test_blank_rows_are_skipped(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    for row in (["id", "image", "caption"], ["a", "x.jpg", "one"], [None, None, None], ["b", "y.jpg", "two"]):
-        book.active.append(row)
-    book.save(tmp_path / "rows.xlsx")
-    with open_rows(tmp_path / "rows.xlsx") as source:
-        assert [row.id for row in source.read()] == ["a", "b"]
 
 
 def test_images_of_another_dataset_are_not_taken_for_those_of_this_one(dataset, tmp_path):

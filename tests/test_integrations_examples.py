@@ -18,7 +18,7 @@ NEEDS = {
     "torchmetrics_example": "torchmetrics",
     "training_example": "tensorboard",
     "trl_example": "PIL",
-    "vlmevalkit_example": "openpyxl",
+    "vlmevalkit_example": "PIL",
 }
 
 

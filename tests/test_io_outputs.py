@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.rows import open_rows
 from msdscore.io.tables import OUTPUT_SUFFIXES, conform, table_from_columns, unified, write_table
 from msdscore.io.targets import check_manifest, check_target, is_same_file, put_all
+from msdscore.rows.files import open_rows
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = st.fixed_dictionaries(

@@ -6,12 +6,10 @@ import re
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msdscore.errors import InputError, RunError
-from msdscore.io.columns import ColumnNames
-from msdscore.io.rows import Row, open_rows
+from msdscore.rows.files import Row, open_rows
+from msdscore.rows.rules import ColumnNames
 from msdscore.run.parts import plan, row_keys
 
 CAPTIONS = [
@@ -574,7 +572,7 @@ def test_invalid_items_of_json_lists_are_failed_rows(tmp_path):
 
 
 def test_json_documents_are_read_in_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.documents._READ", 7)
+    monkeypatch.setattr("msdscore.rows.documents._READ", 7)
     rows = [{"image": "a.jpg", "caption": text * 3, "numbers": [12345, 1.5e-7, True]} for text in CAPTIONS]
     found = rows_of(write(tmp_path / "rows.json", json.dumps(rows, ensure_ascii=False, indent=1)))
     assert [dict(row.columns) for row in found] == rows
@@ -602,7 +600,7 @@ def test_fingerprint_depends_on_the_content(tmp_path):
 
 def test_standard_input_is_read_as_json_lines():
     program = (
-        "from msdscore.io.rows import open_rows\n"
+        "from msdscore.rows.files import open_rows\n"
         "with open_rows('-') as source:\n"
         "    print(source.total, ascii([(str(row.image), row.caption) for row in list(source.read())[1:]]))\n"
         "print(list(source.read()))"
@@ -669,63 +667,9 @@ def _in_folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def spreadsheet(path, rows, dimension=None):
-    book = openpyxl.Workbook()
-    for row in rows:
-        book.active.append(row)
-    book.save(path)
-    if dimension is not None:
-        change_member(path, "xl/worksheets/sheet1.xml", lambda text: re.sub(rb'ref="[^"]*"', dimension, text, count=1))
-    return path
-
-
-def change_member(path, name, change):
-    """Rewrite one member of a zip file."""
-    with zipfile.ZipFile(path) as packed:
-        members = {member: packed.read(member) for member in packed.namelist()}
-    members[name] = change(members[name])
-    with zipfile.ZipFile(path, "w") as packed:
-        for member, content in members.items():
-            packed.writestr(member, content)
-
-
-def test_spreadsheet_dimension_is_ignored(tmp_path):
-    rows = [["image", "caption", "n"], *([f"{number}.jpg", f"caption {number}", number] for number in range(10))]
-    path = spreadsheet(tmp_path / "rows.xlsx", rows, b'ref="A1:B4"')
-    read = rows_of(path)
-    assert [row.caption for row in read] == [f"caption {number}" for number in range(10)]
-    assert read[9].columns["n"] == 9
-
-
-def test_spreadsheet_rows_with_too_many_cells_fail(tmp_path):
-    rows = [
-        ["image", "caption", "n"],
-        ["a.jpg", "x"],
-        ["b.jpg", "y", 1, "more"],
-        [None, None, None, None],
-        ["c.jpg", "z"],
-    ]
-    short, long, last = rows_of(spreadsheet(tmp_path / "rows.xlsx", rows))
-    assert short.columns == {"image": "a.jpg", "caption": "x", "n": None}
-    assert long.error == "row 3: expected 3 cells, got 4"
-    assert last.caption == "z"
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"<worksheet", b"<a></b>", b"<worksheet><sheetData><row r='x'/></sheetData></worksheet>"]
-)
-def test_a_spreadsheet_with_damaged_xml_is_a_one_line_error(tmp_path, content):
-    path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
-    change_member(path, "xl/worksheets/sheet1.xml", lambda _: content)
-    with pytest.raises(InputError, match=r"rows\.xlsx: (cannot|expected)"):
-        rows_of(path)
-
-
-def test_spreadsheet_bomb_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.sheets._SHEET", 1000)
-    path = spreadsheet(tmp_path / "rows.xlsx", [["image", "caption"], ["a.jpg", "x"]])
-    with pytest.raises(InputError, match=r"[\d,]+ bytes, more than 1,000"):
-        rows_of(path)
+def test_a_spreadsheet_is_rejected_with_what_to_do(tmp_path):
+    with pytest.raises(InputError, match=r"rows\.xlsx: a spreadsheet; save it as \.csv"):
+        open_rows(write(tmp_path / "rows.xlsx", b"PK"))
 
 
 def test_duplicate_coco_image_ids_are_rejected(tmp_path):
@@ -753,7 +697,7 @@ def test_deeply_nested_values_become_text(tmp_path, depth):
 
 def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
     for module in ("formats", "documents"):
-        monkeypatch.setattr(f"msdscore.io.{module}.LONGEST", 200)
+        monkeypatch.setattr(f"msdscore.rows.{module}.LONGEST", 200)
     long = '{"image": "b.jpg", "caption": "' + "y" * 900 + '"}'
     lines = ['{"image": "a.jpg", "caption": "x"}', long, '{"image": "c.jpg", "caption": "z"}', long]
     rows = rows_of(write(tmp_path / "rows.jsonl", "\n".join(lines)))
@@ -766,7 +710,7 @@ def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
 
 
 def test_decompression_bomb_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.setattr("msdscore.io.formats._MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("msdscore.rows.formats._MAX_BYTES", 1 << 20)
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * (8 << 20)))
     with pytest.raises(InputError, match=r"\.gz: .*1,048,576 bytes, 100 "):

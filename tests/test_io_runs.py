@@ -287,7 +287,7 @@ def test_modules_import_without_fcntl(tmp_path):
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
         "import msdscore\n"
-        "import msdscore.io.images, msdscore.io.rows\n"
+        "import msdscore.io.images, msdscore.rows.files\n"
         "from msdscore.io.runs import open_run\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ from msdscore.errors import ImageError, InputError
 from msdscore.io import parquet_images
 from msdscore.io.files import TarImage
 from msdscore.io.parquet_images import StoredImage, StoredImages, read_columns
-from msdscore.io.tar import TarWalk, plain_header, read_samples, sample_key
+from msdscore.rows.tars import TarWalk, plain_header, read_samples, sample_key
 
 
 def image_table(path, count=10, group=3):

@@ -11,8 +11,8 @@ from browser import chromium, serious
 from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.core.evidence import VERDICTS
-from msdscore.io.rows import open_rows
 from msdscore.report.build import ReportOptions, build
+from msdscore.rows.files import open_rows
 from msdscore.run.rows import score_rows
 from test_report_page import write_rows
 

@@ -15,10 +15,10 @@ from command_line import invoke
 from hostile import Tags
 from msdscore import Scorer
 from msdscore.errors import ConfigError, InputError, RunError
-from msdscore.io.columns import ColumnNames
-from msdscore.io.rows import open_rows
 from msdscore.report.build import ReportOptions, build, worst
 from msdscore.report.results import read_results, rows_with_images, standings
+from msdscore.rows.files import open_rows
+from msdscore.rows.rules import ColumnNames
 from msdscore.run.rows import score_rows
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"

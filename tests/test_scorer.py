@@ -32,7 +32,7 @@ from msdscore import (
 )
 from msdscore.encoders.base import TokenLayout
 from msdscore.forms.columns import names as column_names
-from msdscore.io.columns import ColumnNames
+from msdscore.rows.rules import ColumnNames
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
 

@@ -29,8 +29,8 @@ from msdscore.forms.references import (
     measure_references,
     p_value_with_references,
 )
-from msdscore.io.references import ReferenceFile
-from msdscore.io.rows import open_rows
+from msdscore.rows.files import open_rows
+from msdscore.rows.references import ReferenceFile
 from msdscore.run.rows import score_rows
 
 REFERENCES = ["a red box on a table", "a small red square", "something red"]

@@ -37,7 +37,7 @@ def planted(tmp_path, trace):
     from msdscore.encoders.banks import read_bank
     from msdscore.encoders.registry import load_encoder
     from msdscore.io.images import open_image
-    from msdscore.io.rows import open_rows
+    from msdscore.rows.files import open_rows
     from msdscore_torch.tensors import read_tensors
 
     aligned = tmp_path / "aligned"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from msdscore.forms.base import Measurement
     from msdscore.forms.evidence import Evidence
     from msdscore.forms.paper import Paper
-    from msdscore.io.columns import ColumnNames
     from msdscore.io.images import ImageLimits
+    from msdscore.rows.rules import ColumnNames
     from msdscore.run.rows import RunOptions, ScoredFile
     from msdscore.samples import sample_image
     from msdscore.scorer import Scorer
@@ -49,7 +49,7 @@ _EXPORTS = {
         "forms.evidence": "Evidence",
         "forms.paper": "Paper",
         "io.images": "ImageLimits",
-        "io.columns": "ColumnNames",
+        "rows.rules": "ColumnNames",
         "run.rows": "RunOptions ScoredFile",
         "samples": "sample_image",
         "scorer": "Scorer",

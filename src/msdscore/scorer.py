@@ -28,7 +28,7 @@ from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
     from msdscore.encoders.cached import CacheSettings
     from msdscore.explain.explanation import Explanation, Explanations
-    from msdscore.io.columns import ColumnNames
+    from msdscore.rows.rules import ColumnNames
     from msdscore.run.rows import RunOptions, ScoredFile
     from msdscore.scoring.stream import ImageAndCaption
 
@@ -349,8 +349,8 @@ class Scorer:
         >>> Scorer("toy").score_table(table).column_names[:4]
         ['image', 'caption', 'similarity', 'coverage']
         """
-        from msdscore.io.columns import ColumnNames
-        from msdscore.scoring.table import as_table, read_pairs, with_scores
+        from msdscore.rows.rules import ColumnNames
+        from msdscore.rows.tables import as_table, read_pairs, with_scores
 
         names, given = columns or ColumnNames(), as_table(table)
         pairs = list(read_pairs(given, names, None if images is None else Path(images)))
@@ -365,7 +365,7 @@ class Scorer:
             [pair.references for pair in pairs] if any(pair.references is not None for pair in pairs) else [],
         )
         scores = self._scores(columns_of_pairs, progress, errors)
-        return with_scores(given, pairs, scores, names, prefix)
+        return with_scores(given, pairs, scores.to_arrow(), names, prefix)
 
     def _scores(self, pairs: "_Pairs", progress: Progress, errors: Errors) -> Scores:
         from msdscore.scoring.stream import score_batches, split_pairs
@@ -406,8 +406,8 @@ class Scorer:
         Returns:
             A summary with the numbers of scored and failed rows. Errors of rows are in the column `error`.
         """
-        from msdscore.io.columns import ColumnNames
-        from msdscore.io.rows import open_rows
+        from msdscore.rows.files import open_rows
+        from msdscore.rows.rules import ColumnNames
         from msdscore.run.rows import score_rows
 
         with open_rows(rows, images=images, columns=columns or ColumnNames()) as source:

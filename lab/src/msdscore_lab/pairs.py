@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.arrow import pa, pq
-from msdscore.io.columns import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.io.files import TarImage
-from msdscore.io.formats import open_records
 from msdscore.io.parquet_images import StoredImage
 from msdscore.io.stores import expand
-from msdscore.io.tar import read_samples
+from msdscore.rows.formats import open_records
+from msdscore.rows.rules import CAPTION_NAMES, IMAGE_NAMES
+from msdscore.rows.tars import read_samples
 
 CAPTIONS = ("captions", *CAPTION_NAMES, "sentences")
 NEGATIVES = ("negatives", "negative_caption", "negative_captions", "hard_negatives")

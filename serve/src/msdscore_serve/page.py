@@ -16,7 +16,7 @@ from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.look import DARK, Presentation, Role, css, page_colours, spans, waterfall, word_limit
 from msdscore.explain.maps import TITLES, Map, maps_of
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
-from msdscore.io.columns import CAPTION_NAMES, IMAGE_NAMES
+from msdscore.rows.rules import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.text.warnings import WITHHOLDING
 from msdscore.version import __version__

@@ -13,7 +13,7 @@ from msdscore.cli.progress import bar, duration, print_json
 from msdscore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from msdscore.io.rows import RowSource
+    from msdscore.rows.files import RowSource
     from msdscore.scorer import Scorer
     from msdscore.scoring.spec import ScorerSpec
 

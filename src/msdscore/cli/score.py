@@ -16,9 +16,9 @@ from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, t
 from msdscore.errors import CaptionError, ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
-    from msdscore.io.columns import ColumnNames
-    from msdscore.io.references import ReferenceFile
-    from msdscore.io.rows import RowSource
+    from msdscore.rows.files import RowSource
+    from msdscore.rows.references import ReferenceFile
+    from msdscore.rows.rules import ColumnNames
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
 
@@ -127,10 +127,10 @@ def score(
 
     Exit codes: 0 all rows scored, 3 some rows failed (their errors are in the output), 2 invalid usage.
     """
-    from msdscore.io.columns import ColumnNames
     from msdscore.io.files import is_image_name
-    from msdscore.io.rows import open_rows
     from msdscore.io.targets import is_standard_output
+    from msdscore.rows.files import open_rows
+    from msdscore.rows.rules import ColumnNames
 
     output = None if target.output is None or is_standard_output(target.output) else target.output
     sources, spec = [source, *(captions or [])], scorer.spec(batch, decoders=workers.decoders)
@@ -148,7 +148,7 @@ def score(
     file = None if output is None else Path(output)
     known = None
     if rows.references is not None:
-        from msdscore.io.references import ReferenceFile
+        from msdscore.rows.references import ReferenceFile
 
         known = ReferenceFile(rows.references)
     if rows.reference and (known is not None or not captions):
@@ -185,8 +185,8 @@ def score_image(
     target: TargetOptions,
 ) -> bool:
     """Rank the captions of one image, and print or write the result; return whether all were scored."""
-    from msdscore.io.formats import INPUT_FORMATS
     from msdscore.io.tables import check_output, text_in_csv, write_table
+    from msdscore.rows.formats import INPUT_FORMATS
     from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in INPUT_FORMATS:

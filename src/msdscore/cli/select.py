@@ -64,7 +64,8 @@ def select(
     Bounds (--min, --max) are applied first; --keep then selects the best of the remaining rows, exactly, over any
     number of files. Rows that could not be scored are dropped. Ties are resolved in favour of the first rows.
     """
-    from msdscore.io.targets import check_target, is_standard_output, put, refuse_existing, with_images
+    from msdscore.io.targets import check_target, is_standard_output, put, refuse_existing
+    from msdscore.rows.files import with_images
     from msdscore.select.run import select as run
 
     rule = chosen.rule()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from glob import escape
 from hashlib import blake2b, file_digest
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias
@@ -78,6 +79,14 @@ def stem(shard: str) -> str:
 def without_compression(path: Path) -> Path:
     """Remove the suffix of a compressed file."""
     return path.with_suffix("") if path.suffix.lower() in CODECS else path
+
+
+def image_tables(source: str) -> tuple[Path, ...]:
+    """Return the Parquet files of images next to a file of rows: `NAME.images*.parquet`."""
+    path = Path(source)
+    if is_address(source) or not path.is_file() or path.suffix.lower() == ".tar":
+        return ()
+    return tuple(sorted(path.parent.glob(f"{escape(stem(source))}.images*.parquet")))
 
 
 def file_state(file: str | Path | int) -> FileState | None:

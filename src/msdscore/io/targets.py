@@ -15,12 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msdscore.errors import ConfigError, MSDScoreError, RunError, shortened
+from msdscore.errors import ConfigError, RunError, shortened
 from msdscore.io.arrow import pa, pq
-from msdscore.io.columns import image_tables
-from msdscore.io.files import is_address, is_image_name, write_bytes
-from msdscore.io.formats import has_input_suffix
-from msdscore.io.rows import open_rows
+from msdscore.io.files import image_tables, is_image_name, write_bytes
 
 MARK = "written by msdscore"  # in the first or the last bytes of a side file
 _MARKED = 1024  # bytes at either end that are searched for the mark
@@ -104,7 +101,7 @@ def _read_with(source: Source) -> Iterator[Path]:
     """Yield the file of an argument (FILE or NAME=FILE), and the files that are read with it."""
     if source is None or str(source) in ("", "-"):
         return
-    path = _file_in(source)
+    path = file_in(source)
     yield path
     if is_image_name(path) or path.is_dir():
         return
@@ -118,26 +115,10 @@ def _read_with(source: Source) -> Iterator[Path]:
             yield table
 
 
-def _file_in(source: str | Path) -> Path:
+def file_in(source: str | Path) -> Path:
     """Return the file of an argument, FILE or NAME=FILE."""
     path, (name, equals, file) = Path(source), str(source).partition("=")
     return Path(file) if equals and name and file and not path.exists() else path
-
-
-def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator[Source]:
-    """Yield files of rows, then the images of their rows, and those of the input of a scored file."""
-    for source in files:
-        yield source
-        if source is None or is_address(str(source)) or not has_input_suffix(_file_in(source)):
-            continue
-        path, origin = _file_in(source), None
-        with suppress(MSDScoreError, OSError):
-            noted = load(run_files(path)[0]).get("source")
-            origin = Path(noted) if isinstance(noted, str) and noted != "-" and Path(noted).is_file() else None
-        yield origin
-        for file in filter(None, (path, origin)):
-            with suppress(MSDScoreError, OSError), open_rows(file, images=images) as rows:
-                yield from (row.source for row in rows.read() if isinstance(row.source, str))
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:

@@ -17,9 +17,9 @@ from msdscore.explain.maps import maps_of, overlay, thumbnail
 from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
-from msdscore.io.rows import Row
-from msdscore.io.targets import check_target, put, with_images
+from msdscore.io.targets import check_target, put
 from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, rows_with_images, standings
+from msdscore.rows.files import Row, with_images
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer

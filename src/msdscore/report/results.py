@@ -16,10 +16,10 @@ import numpy.typing as npt
 from msdscore.errors import InputError
 from msdscore.forms.columns import COLUMNS, LOGGED, LOWER_IS_BETTER, names, numbers
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
-from msdscore.io.columns import IMAGE_NAMES, first_of
 from msdscore.io.files import base_name
-from msdscore.io.formats import open_records
-from msdscore.io.rows import Row, open_rows
+from msdscore.rows.files import Row, open_rows
+from msdscore.rows.formats import open_records
+from msdscore.rows.rules import IMAGE_NAMES, first_of
 from msdscore.select.scores import open_scores, run_facts, shard_rows
 
 Floats = npt.NDArray[np.float64]

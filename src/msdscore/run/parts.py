@@ -20,8 +20,8 @@ from msdscore.forms.columns import added as added_columns
 from msdscore.forms.columns import numbers as number_names
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import File, TarImage, content_stamp, file_stamp, source_key, text_key
-from msdscore.io.rows import Row
 from msdscore.io.runs import Run
+from msdscore.rows.files import Row
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, split_pairs, stream_batches

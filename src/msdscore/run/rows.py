@@ -17,7 +17,6 @@ from msdscore.forms.references import NAMES as REFERENCE_NAMES
 from msdscore.forms.references import signed
 from msdscore.io.arrow import pa
 from msdscore.io.images import ImageLimits
-from msdscore.io.rows import Row, RowSource
 from msdscore.io.runs import Run, Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.tables import (
     JSON_SUFFIXES,
@@ -31,6 +30,7 @@ from msdscore.io.tables import (
     without_formulas,
 )
 from msdscore.io.targets import check_manifest, refuse_inputs, run_files
+from msdscore.rows.files import Row, RowSource
 from msdscore.run.parts import READERS, WORST, collect, plan, score_missing, stamps_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec

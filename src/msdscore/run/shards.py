@@ -16,15 +16,15 @@ from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, sh
 from msdscore.forms.base import Form
 from msdscore.forms.columns import added as added_columns
 from msdscore.io import stores
-from msdscore.io.ahead import read_ahead
 from msdscore.io.arrow import pa, pc
-from msdscore.io.columns import ColumnNames, first_of, image_tables
-from msdscore.io.files import is_address
-from msdscore.io.rows import Row, open_rows
+from msdscore.io.files import image_tables, is_address
 from msdscore.io.runs import drop_parts, hidden_parts, open_parts
 from msdscore.io.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.tables import table_from_columns
 from msdscore.io.targets import REMEDY, is_same_file, refuse_inputs
+from msdscore.rows.ahead import read_ahead
+from msdscore.rows.files import Row, open_rows
+from msdscore.rows.rules import ColumnNames, first_of
 from msdscore.run.parts import WORST, collect, plan, score_missing
 from msdscore.run.rows import InputColumns, RowValues, renamed
 from msdscore.scoring.pipeline import Pipeline

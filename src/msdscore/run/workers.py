@@ -24,9 +24,9 @@ from msdscore.core.arrays import gpu_count
 from msdscore.errors import ConfigError, MSDScoreError
 from msdscore.io import stores
 from msdscore.io.files import is_address
-from msdscore.io.rows import Row
 from msdscore.io.stores import expand_all, score_names
 from msdscore.io.targets import refuse_inputs
+from msdscore.rows.files import Row
 from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
 

@@ -232,7 +232,7 @@ def row_batches(rows: Iterable[ImageAndCaption], size: int) -> Iterator[RowBatch
 
 def _read_row(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequence[str] | None]:
     """Return the image, captions and references of a row."""
-    from msdscore.io.columns import REFERENCES, SEVERAL, read_references
+    from msdscore.rows.rules import REFERENCES, SEVERAL, read_references
 
     references = None
     if isinstance(row, Mapping):

@@ -11,12 +11,12 @@ import numpy as np
 
 from msdscore.errors import InputError, shortened
 from msdscore.io.arrow import pa, pq
-from msdscore.io.columns import ColumnNames, first_of
 from msdscore.io.files import TarImage
-from msdscore.io.rows import Row
 from msdscore.io.shards import SIGNATURE_KEY
-from msdscore.io.sheets import ParquetTable
-from msdscore.io.tar import CAPTION_LISTS, sample_key
+from msdscore.rows.files import Row
+from msdscore.rows.parquet import ParquetTable
+from msdscore.rows.rules import ColumnNames, first_of
+from msdscore.rows.tars import CAPTION_LISTS, sample_key
 from msdscore.run.rows import renamed
 from msdscore.select.scores import Positions, ScoreFile, parquet_rows, rows_at
 

@@ -22,8 +22,9 @@ from msdscore.io import stores
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import base_name, is_address, split_query
 from msdscore.io.shards import SIGNATURE_KEY
-from msdscore.io.tar import SHARED_KEY
-from msdscore.io.targets import REMEDY, check_target, is_standard_output, with_images
+from msdscore.io.targets import REMEDY, check_target, is_standard_output
+from msdscore.rows.files import with_images
+from msdscore.rows.tars import SHARED_KEY
 from msdscore.select.copies import copy_rows, copy_samples, write_sample_scores
 from msdscore.select.rule import Rule, ScoreTable, Survey, choose, quoted, survey
 from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows, scored_source

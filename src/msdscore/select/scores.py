@@ -16,13 +16,13 @@ import numpy.typing as npt
 from msdscore.errors import ConfigError, InputError, MSDScoreError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
-from msdscore.io.columns import ColumnNames
 from msdscore.io.files import TarImage, base_name, is_address, split_query
-from msdscore.io.formats import open_records
-from msdscore.io.rows import Row, open_rows
 from msdscore.io.shards import SIGNATURE_KEY, ShardFacts, shard_facts
 from msdscore.io.tables import as_text
 from msdscore.io.targets import RUN_NOTES
+from msdscore.rows.files import Row, open_rows
+from msdscore.rows.formats import open_records
+from msdscore.rows.rules import ColumnNames
 
 KEY_NAMES = ("key", "id")
 UID = "uid"

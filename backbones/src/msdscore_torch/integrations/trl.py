@@ -18,9 +18,9 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
 from msdscore.forms.columns import LOGGED
-from msdscore.io.columns import REFERENCES, read_references
 from msdscore.io.files import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
+from msdscore.rows.rules import REFERENCES, read_references
 from msdscore.scorer import Scorer
 from msdscore.scoring.results import Numbers, why_missing
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from msdscore.errors import InputError, RowError, RunError
-from msdscore.io.columns import IMAGE_NAMES, first_of, listed
 from msdscore.io.files import file_stamp, is_image_name, source_key, text_key
-from msdscore.io.formats import open_records
 from msdscore.io.images import from_cell, open_image
 from msdscore.io.runs import discard, finished_run, open_run, run_notes
 from msdscore.io.tables import check_output
+from msdscore.rows.formats import open_records
+from msdscore.rows.rules import IMAGE_NAMES, first_of, listed
 from msdscore.version import __version__
 from msdscore_lab.captioners.writers import CaptioningSettings, CaptionWriter
 

@@ -57,7 +57,8 @@ def rank_captioners(
     from json import dumps
 
     from msdscore.intervals import Resampling
-    from msdscore.io.targets import MARK, check_target, is_standard_output, put_all, with_images
+    from msdscore.io.targets import MARK, check_target, is_standard_output, put_all
+    from msdscore.rows.files import with_images
     from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
     from msdscore_lab.captioners.contest import read_contest
     from msdscore_lab.captioners.page import ranking_page

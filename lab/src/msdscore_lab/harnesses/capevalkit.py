@@ -18,8 +18,8 @@ import numpy as np
 from msdscore.errors import ConfigError, MSDScoreError, RunError, require
 from msdscore.forms.columns import LOGGED
 from msdscore.io.files import source_key, write_bytes
-from msdscore.io.references import ReferenceFile
-from msdscore.io.rows import open_rows
+from msdscore.rows.files import open_rows
+from msdscore.rows.references import ReferenceFile
 from msdscore.scoring.results import Scores
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.version import __version__

@@ -1,7 +1,7 @@
 """Unpack the images of VLMEvalKit datasets, which its prediction files do not contain.
 
 python -m msdscore_lab.harnesses.vlmevalkit COCO_VAL.tsv -o images/
-msdscore score MODEL_COCO_VAL.xlsx --images images/ -o scores.parquet
+msdscore score MODEL_COCO_VAL.tsv --images images/ -o scores.parquet
 """
 
 import argparse

@@ -9,10 +9,9 @@ import numpy as np
 
 from msdscore.errors import ConfigError
 from msdscore.io.arrow import pa
-from msdscore.io.columns import ColumnNames, first_of, read_references, single_name
 from msdscore.io.files import source_key
 from msdscore.io.images import ImageSource, from_cell
-from msdscore.scoring.results import Scores
+from msdscore.rows.rules import ColumnNames, first_of, read_references, single_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,10 @@ def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[
             yield TablePair(row, source, key, text, candidate_set, len(caption) if several else None, references)
 
 
-def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: ColumnNames, prefix: str) -> Any:
+def with_scores(table: Any, pairs: Sequence[TablePair], added: pa.Table, names: ColumnNames, prefix: str) -> Any:
     """Return the table with the columns of the scores appended; a row with a list of captions is repeated for each."""
-    added = scores.to_arrow().drop_columns(["caption"])
+    added = added.drop_columns(["caption"])
+    signature = (added.schema.metadata or {})[b"msdscore"].decode()
     taken = [prefix + name for name in added.column_names if prefix + name in _names(table)]
     if taken:
         raise ConfigError(f"the table has columns {', '.join(taken)} already; drop them, or pass a prefix")
@@ -110,11 +110,11 @@ def with_scores(table: Any, pairs: Sequence[TablePair], scores: Scores, names: C
             table = table if has_counts else table.append_column("candidates", pa.array(counts, pa.int64()))
     if _is_pandas(table):
         frame = table.assign(**{prefix + name: added[name].to_pandas().to_numpy() for name in added.column_names})
-        frame.attrs["signature"] = scores.signature
+        frame.attrs["signature"] = signature
         return frame
     for name in added.column_names:
         table = table.append_column(prefix + name, added[name])
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), "msdscore": scores.signature})
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), "msdscore": signature})
 
 
 def _is_pandas(table: Any) -> bool:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.io.columns import IMAGE_NAMES, KEY_NAMES, REFERENCES, SEVERAL, first_of, read_references
 from msdscore.io.files import file_key
-from msdscore.io.formats import open_records
 from msdscore.io.images import from_cell
 from msdscore.io.names import ImageNames
+from msdscore.rows.formats import open_records
+from msdscore.rows.rules import IMAGE_NAMES, KEY_NAMES, REFERENCES, SEVERAL, first_of, read_references
 
 _TEXTS = (REFERENCES, SEVERAL, "caption")  # columns of a file of references
 _IMAGE_ID, *_ROW_IDS = KEY_NAMES

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from glob import escape
 from pathlib import Path
 from typing import Any, Literal
 
 from msdscore.errors import ImageError, InputError, shortened, unknown_name
-from msdscore.io.files import File, TarImage, is_address, is_image_name, stem
+from msdscore.io.files import File, TarImage, image_tables, is_image_name
 from msdscore.io.images import from_cell, refuse_address
 
 # In order of precedence.
@@ -216,14 +215,6 @@ class ImageFinder:
                 if _NUMBER.fullmatch(entry.stem) and (digits := _DIGITS.search(entry.stem)):
                     numbers[int(digits[0])].append(entry.name)
         return stems, numbers
-
-
-def image_tables(source: str) -> tuple[Path, ...]:
-    """Return the Parquet files of images next to a file of rows: `NAME.images*.parquet`."""
-    path = Path(source)
-    if is_address(source) or not path.is_file() or path.suffix.lower() == ".tar":
-        return ()
-    return tuple(sorted(path.parent.glob(f"{escape(stem(source))}.images*.parquet")))
 
 
 def is_missing(value: Any) -> bool:

@@ -17,10 +17,10 @@ from zlib import adler32
 
 from msdscore.errors import InputError, shortened
 from msdscore.io.arrow import pa, pq
-from msdscore.io.columns import CAPTION_NAMES, first_of
 from msdscore.io.files import IMAGE_ENDINGS, TarImage, file_state
-from msdscore.io.formats import JSON, Record, Records, RepeatedNameError, shallow, valid_text
 from msdscore.io.stores import mark
+from msdscore.rows.formats import JSON, Record, Records, RepeatedNameError, shallow, valid_text
+from msdscore.rows.rules import CAPTION_NAMES, first_of
 
 TEXT_ENDINGS = ("txt", "caption", "text")
 CAPTION_LISTS = ("captions", "texts", "sentences")

@@ -1,19 +1,17 @@
-"""Parquet files and Excel files as records, read as streams."""
+"""Parquet files as records, read as streams."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
-from msdscore.errors import InputError, MSDScoreError, one_line, require
+from msdscore.errors import InputError, one_line
 from msdscore.io.arrow import pa, pc, pq, python_rows
-from msdscore.io.formats import Record, Records, not_finite, require_distinct
+from msdscore.rows.formats import Record, Records, not_finite, require_distinct
 
 _NOT_TEXT = Record(error="contains text that is not valid UTF-8")
 _BUFFER = 1 << 20
 _SLICE = 64  # rows turned into Python values at once; images may be inside
-_SHEET = 1 << 30  # bytes of all parts of an .xlsx file, which is a packed folder
 
 
 class ParquetTable(Records):
@@ -90,54 +88,3 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
     return kind
-
-
-class Spreadsheet(Records):
-    """The first sheet of an .xlsx file below its header; a cell with a formula has its stored value."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        with self._rows() as rows:
-            header = _without_empty_end(next(rows, ()))
-        names = [str(name) for name in header if name is not None]
-        if len(names) < len(header) or not names:
-            raise InputError(f"{self.path}: expected a name for every column in the first row, got {names}")
-        require_distinct(names, self.path)
-        self.columns = tuple(names)
-
-    def read(self) -> Iterator[Record]:
-        """Iterate over the non-empty rows below the header."""
-        with self._rows() as rows:
-            next(rows, ())
-            names = self.columns or ()
-            for number, cells in enumerate(map(_without_empty_end, rows), start=2):
-                if len(cells) > len(names):
-                    yield Record(error=f"row {number}: expected {len(names)} cells, got {len(cells)}")
-                elif cells:
-                    yield Record(dict.fromkeys(names) | dict(zip(names, cells, strict=False)))
-
-    @contextmanager
-    def _rows(self) -> Iterator[Iterator[tuple[Any, ...]]]:
-        openpyxl: Any = require("openpyxl", extra="xlsx")
-        try:
-            # Opened here, because openpyxl does not close a damaged file.
-            with self.path.open("rb") as file, ZipFile(file) as parts:
-                size = sum(part.file_size for part in parts.infolist())
-                if size > _SHEET:
-                    raise InputError(f"{self.path}: expands to {size:,} bytes, more than {_SHEET:,}; save it as CSV")
-                book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-                # The dimensions stored in the file may be outdated.
-                book.worksheets[0].reset_dimensions()
-                yield book.worksheets[0].iter_rows(values_only=True)
-                book.close()
-        except MSDScoreError:
-            raise
-        except Exception as error:  # a damaged file raises any error of zip, XML or openpyxl
-            raise InputError(f"{self.path}: cannot be read as an Excel file ({one_line(error)})") from error
-
-
-def _without_empty_end(cells: tuple[Any, ...]) -> tuple[Any, ...]:
-    count = len(cells)
-    while count and cells[count - 1] is None:
-        count -= 1
-    return cells[:count]

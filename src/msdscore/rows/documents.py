@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 from msdscore.errors import InputError, shortened
 from msdscore.io.files import text_key
-from msdscore.io.formats import (
+from msdscore.rows.formats import (
     JSON,
     LONGEST,
     SURROGATE,

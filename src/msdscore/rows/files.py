@@ -1,16 +1,19 @@
 """Rows to score, from every input format."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from msdscore.errors import ImageError, RunError, shortened
+from msdscore.errors import ImageError, MSDScoreError, RunError, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.columns import (
+from msdscore.io.files import File, TarImage, file_key, file_state, is_address
+from msdscore.io.targets import Source, file_in, load, run_files
+from msdscore.rows.formats import Record, Records, has_input_suffix, open_records
+from msdscore.rows.rules import (
     KEY_NAMES,
     ColumnNames,
     ImageFinder,
@@ -20,11 +23,9 @@ from msdscore.io.columns import (
     read_references,
     single_name,
 )
-from msdscore.io.files import File, TarImage, file_key, file_state
-from msdscore.io.formats import Record, Records, open_records
 
 if TYPE_CHECKING:
-    from msdscore.io.references import ReferenceFile
+    from msdscore.rows.references import ReferenceFile
 
 _USUAL = ColumnNames()
 _SAMPLE = 20  # records from which the columns of a format without a header are inferred
@@ -324,6 +325,22 @@ def open_rows(
         spooled.close()
         raise
     return rows
+
+
+def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator[Source]:
+    """Yield files of rows, then the images of their rows, and those of the input of a scored file."""
+    for source in files:
+        yield source
+        if source is None or is_address(str(source)) or not has_input_suffix(file_in(source)):
+            continue
+        path, origin = file_in(source), None
+        with suppress(MSDScoreError, OSError):
+            noted = load(run_files(path)[0]).get("source")
+            origin = Path(noted) if isinstance(noted, str) and noted != "-" and Path(noted).is_file() else None
+        yield origin
+        for file in filter(None, (path, origin)):
+            with suppress(MSDScoreError, OSError), open_rows(file, images=images) as rows:
+                yield from (row.source for row in rows.read() if isinstance(row.source, str))
 
 
 def _checked_caption(caption: Any, name: str) -> tuple[str | None, str | None]:

@@ -25,11 +25,11 @@ _READERS = {
     "json": ("documents", "JsonDocument"),
     "csv": ("formats", "Delimited"),
     "tsv": ("formats", "TabDelimited"),
-    "xlsx": ("sheets", "Spreadsheet"),
-    "parquet": ("sheets", "ParquetTable"),
-    "tar": ("tar", "TarSamples"),
+    "parquet": ("parquet", "ParquetTable"),
+    "tar": ("tars", "TarSamples"),
 }
 INPUT_FORMATS = tuple(_READERS)  # file suffixes
+_SHEETS = frozenset(("xlsx", "xls", "ods"))
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
 # Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
 _MAX_BYTES, _MAX_RATIO = 1 << 30, 100
@@ -302,6 +302,8 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         )
     suffix = without_compression(path).suffix.lower().removeprefix(".")
     kind = format or ("jsonl" if name == "-" else suffix)
+    if kind in _SHEETS:
+        raise InputError(f"{shortened(name)}: a spreadsheet; save it as .csv or .tsv, and score that")
     if kind not in _READERS:
         raise InputError(
             f"{shortened(name)}: unknown input format {shortened(kind)!r}; expected a name ending in one of "
