@@ -33,7 +33,7 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
-from msdscore_torch.gpu.device import launching
+from msdscore_torch.gpu.launching import without_cudnn_attention
 
 
 class Pooled:
@@ -74,16 +74,14 @@ def _pooled(vectors):
 class Cosine(Pipeline):
     """A pipeline that only computes the cosine of pooled vectors."""
 
-    def score(self, decoded, captions, owner, *, worst=0, references=()):
+    def launch(self, decoded, captions, owner, *, worst=0, references=()):
         from msdscore_torch.gpu.device import fetching, sent
 
-        device = self.encoder.device
-        with launching(device):
-            texts, images = self.embed_texts(captions), self.embed_images(decoded)
-            sides = (images, owner), (texts, range(len(owner)))
-            first, second = (sent(torch.tensor([side.row(item) for item in of]), device) for side, of in sides)
-            fetch = fetching((images.vectors.pooled[first] * texts.vectors.pooled[second]).sum(dim=1))
-        return fetch()[0].tolist()
+        images, texts = self.embed_images(decoded), self.embed_texts(captions)
+        sides = (images, owner), (texts, range(len(owner)))
+        first, second = (sent(torch.tensor([side.row(item) for item in of]), self.encoder.device) for side, of in sides)
+        fetch = fetching((images.vectors.pooled[first] * texts.vectors.pooled[second]).sum(dim=1))
+        return lambda: fetch()[0].tolist()
 
 
 def seconds(work, device):
@@ -246,7 +244,7 @@ def measure(folder, device, count, turns, report):
     size, decoders = (256, None) if device == "cuda" else (32, cpu_count())
     pipeline, cosine = Pipeline(encoder, decoders=decoders), Cosine(Pooled(encoder), decoders=decoders)
     report("encoder_peak", peak(encoder, size, device, 8 if device == "cuda" else 4))
-    with launching(encoder.device):
+    with without_cudnn_attention():
         report("encoder_peak_launching", peak(encoder, size, device, 8 if device == "cuda" else 4))
     decoding = [cores_rate(paths, encoder.preprocessing)]
     report("decode_cores_before", decoding[0])

@@ -50,7 +50,7 @@ from msdscore.encoders.preprocessing import Preprocessing, as_prepared, read_pix
 from msdscore.encoders.registry import load_encoder
 from msdscore.io.images import ImageLimits, open_image
 from msdscore.scoring.pipeline import Pipeline
-from msdscore_torch.gpu.device import launching
+from msdscore_torch.gpu.launching import without_cudnn_attention
 from msdscore_torch.vision.device import decode_jpegs
 
 MINI = (288, 288)  # input size of `mini`
@@ -72,14 +72,14 @@ def rates(folder, device, count, turns, report, *, modes, backend, rounds):
     for pipeline in pipelines.values():
         stream(pipeline, warm_up, make_captions(len(warm_up), seed=7))
     size = 256 if device == "cuda" else 32
-    with launching(encoder.device):
+    with without_cudnn_attention():
         report("encoder_peak", peak(encoder, size, device, 16 if device == "cuda" else 2))
     streams(report, pipelines, paths * rounds, device, turns=turns)
     for mode in modes:
         run = partial(run_shards, pipelines[f"msd_{mode}"], folder, folder / f"tars-{mode}")
         run(pattern=min(tar.name for tar in folder.glob("*.tar")))  # warm-up: starts the process that reads tars
         report_rate(report, f"tars_to_parquet_{mode}", count * rounds, [measured(run, device) for _ in range(turns)])
-    with launching(encoder.device):
+    with without_cudnn_attention():
         report("encoder_peak_after", peak(encoder, size, device, 16 if device == "cuda" else 2))
     with optional(report, "torchmetrics"):
         part = min(512, count)
@@ -99,7 +99,7 @@ def workers(folder, device, count, report, *, numbers):
     paths, captions = prepare(folder, device, min(count, 4 * SHARD_ROWS), report, tars=False)
     make_tars(folder, paths, captions, SHARD_ROWS)
     encoder = load(folder, device)
-    with launching(encoder.device):
+    with without_cudnn_attention():
         report("encoder_peak", peak(encoder, 256 if device == "cuda" else 32, device, 16))
     del encoder
     report("cores", len(os.sched_getaffinity(0)))

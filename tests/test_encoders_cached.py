@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from counting import CountingEncoder
 from msdscore import load_encoder
+from msdscore.core.arrays import is_launching
 from msdscore.encoders.base import Encoder, prepare_all, prepare_and_encode
 from msdscore.encoders.cached import CachedEncoder, CacheSettings, remove_oldest
 from msdscore.encoders.preprocessing import prepared_key
@@ -142,6 +144,30 @@ def test_errors_pass_through_and_are_not_cached(tmp_path):
         with pytest.raises(CaptionError, match="rejected by the encoder"):
             cached.encode_texts(["a ball", "refused"])
     assert len(cached.encode_texts(["a ball"])) == 1
+
+
+def test_vectors_that_overflow_on_a_gpu_are_an_error_and_not_cached(tmp_path):
+    class Marking(CountingEncoder):
+        """An encoder that marks vectors in the launching thread, in which it must not wait for the device."""
+
+        device, marks_overflow = torch.device("cuda"), True
+
+        def encode_texts(self, texts):
+            vectors = super().encode_texts(texts)
+            assert is_launching()
+            return (
+                replace(vectors, pooled=np.full_like(vectors.pooled, np.nan)) if "a huge square" in texts else vectors
+            )
+
+    encoder = Marking()
+    cached = CachedEncoder(encoder, CacheSettings(folder=str(tmp_path)))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="overflows"):
+            Pipeline(cached).embed_texts(["a huge square"])
+    assert len(Pipeline(cached).embed_texts(["a red square"])) == 1
+    assert encoder.captions == ["a huge square"] * 2 + ["a red square"]
+    with pytest.raises(ConfigError, match="overflows"):
+        Pipeline(encoder).embed_texts(["a huge square"])
 
 
 def test_equal_pixels_of_images_of_other_sizes_are_two_items():

@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 import msdscore
+from msdscore.core.arrays import launched
 from msdscore.encoders.registry import load_encoder
 from msdscore.scoring import references
 from msdscore.scoring.embedder import OBJECTS, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
-from msdscore_torch.gpu.device import launching
 from msdscore_torch.integrations.shared import shared_scorer
 from test_scoring_stream import named
 
@@ -51,17 +51,14 @@ def test_memory_is_unlocked_while_encoding(known):
     def encode(texts):
         is_encoding.set()
         assert is_launching.wait(SECONDS)
-        with launching(GPU):
-            return toy.encode_texts(texts)
+        return launched(GPU, lambda: toy.encode_texts(texts))
 
     def memory_first():
         return memory.recall(named([*known, "two"]), encode)
 
     def launch_first():
         assert is_encoding.wait(SECONDS)
-        with launching(GPU):
-            is_launching.set()
-            return memory.recall(named([*known, "three"]), toy.encode_texts)
+        return launched(GPU, lambda: is_launching.set() or memory.recall(named([*known, "three"]), toy.encode_texts))
 
     first, second = both(memory_first, launch_first)
     assert np.array_equal(first.points, toy.encode_texts([*known, "two"]).points)
@@ -95,14 +92,13 @@ class OnGpu:
         return getattr(self._toy, name)
 
     def encode_images(self, images):
-        with self._lock, launching(GPU):
-            return self._toy.encode_images(images)
+        with self._lock:
+            return launched(GPU, lambda: self._toy.encode_images(images))
 
     def encode_texts(self, texts):
         with self._lock:
             self._waits(texts)
-            with launching(GPU):
-                return self._toy.encode_texts(texts)
+            return launched(GPU, lambda: self._toy.encode_texts(texts))
 
 
 @pytest.mark.parametrize("first", ["references", "score"])

@@ -13,7 +13,8 @@ from torch.backends import cuda as backends
 
 from counting import CountingEncoder
 from msdscore import Scorer
-from msdscore.encoders.base import checked_late, encode_in_batches
+from msdscore.core.arrays import is_launching, launched
+from msdscore.encoders.base import encode_in_batches
 from msdscore.encoders.preprocessing import Preprocessing
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
@@ -24,7 +25,7 @@ from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.embedder import BATCH_SIZES, OBJECTS, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.scoring.stream import GPU_BATCHES, Batch, score_batches, waiting_batches
+from msdscore.scoring.stream import Batch, score_batches, waiting_batches
 from tar_shards import write_tar
 from tiny_clip import make_tiny_clip
 
@@ -78,11 +79,11 @@ def test_abandoned_stream_leaves_no_waiting_threads():
     assert len(taken) < 10
 
 
-def test_threads_that_score_on_a_gpu_are_reused_by_later_streams():
+def test_one_thread_encodes_on_a_gpu_in_all_streams():
     encoder = Elsewhere()
     for _ in range(3):
         assert len(list(score_batches(Pipeline(encoder), batches(12)))) == 12
-    assert len(encoder.threads) <= GPU_BATCHES
+    assert len(encoder.threads) == 1
 
 
 def test_encoder_that_scores_on_a_gpu_does_not_wait_for_itself():
@@ -97,45 +98,54 @@ def test_encoder_that_scores_on_a_gpu_does_not_wait_for_itself():
 
 
 class Watched(Elsewhere):
-    """Encoder that records whether cuDNN attention was enabled, and rejects some captions."""
+    """Encoder that records whether it runs in a launching thread without cuDNN attention, and rejects some captions."""
 
     def __init__(self):
         super().__init__()
-        self.planned = []
+        self.places = []
 
     def encode_images(self, images):
-        self.planned.append(backends.cudnn_sdp_enabled())
+        self.places.append((is_launching(), backends.cudnn_sdp_enabled()))
         return super().encode_images(images)
 
     def encode_texts(self, texts):
-        self.planned.append(backends.cudnn_sdp_enabled())
+        self.places.append((is_launching(), backends.cudnn_sdp_enabled()))
         if "a green square" in texts:
             raise ConfigError("refused")
         return super().encode_texts(texts)
 
 
-def test_launches_are_serialised_and_waiting_overlaps(monkeypatch):
-    encoder, waited, measured = Watched(), [], []
-    fetching, measure = base.fetching, Pipeline.measure
+def test_encoders_run_in_the_launching_thread_and_waiting_outside(monkeypatch):
+    encoder, waited = Watched(), []
+    fetching = base.fetching
 
     def watched(*tensors):
         wait = fetching(*tensors)
-        return lambda: waited.append(backends.cudnn_sdp_enabled()) or wait()
+        return lambda: waited.append((is_launching(), backends.cudnn_sdp_enabled())) or wait()
 
     monkeypatch.setattr(base, "fetching", watched)
-    monkeypatch.setattr(
-        Pipeline, "measure", lambda *values: measured.append(backends.cudnn_sdp_enabled()) or measure(*values)
-    )
     pipeline = Pipeline(encoder)
     red, green = (pipeline.decode([Image.new("RGB", (32, 32), name)]) for name in COLOURS[:2])
     assert pipeline.score(red, ["a red square"], [0])
-    # An encoder is not called inside the lock: it may take locks of its own.
-    assert (encoder.planned, measured, waited) == ([True, True], [False], [True])
+    assert (encoder.places, waited) == ([(True, False)] * 2, [(False, True)])
     with pytest.raises(ConfigError, match="refused"):
         pipeline.score(green, ["a green square"], [0])
     assert backends.cudnn_sdp_enabled()
-    with ThreadPoolExecutor(1) as other:  # another thread would wait forever
-        assert other.submit(pipeline.score, red, ["a red square"], [0]).result(timeout=60)
+    pipeline.embed_texts(["a red square"]), pipeline.embed_images(red)
+    assert encoder.places[2:] == [(True, False)] * 4
+
+
+def test_captions_are_encoded_once_while_the_image_of_a_single_score_is_decoded():
+    encoder = Watched()
+    score = Scorer(encoder).score(Image.new("RGB", (32, 32), "red"), "a red square")
+    assert score.msd == Scorer("toy").score(Image.new("RGB", (32, 32), "red"), "a red square").msd
+    assert encoder.captions == ["a red square"]
+
+
+def test_error_of_captions_is_raised_once():
+    scorer = Scorer(Watched())
+    with pytest.raises(ConfigError, match="refused"):
+        scorer.score(Image.new("RGB", (32, 32), "red"), "a green square")
 
 
 def test_failed_request_stops_only_its_stream():
@@ -314,8 +324,8 @@ def test_overflow_is_raised_when_scores_are_read(tmp_path):
         projection.weight[0, 0] = torch.inf
     with pytest.raises(ConfigError, match="overflows in float32"):
         encoder.encode_images([prepared])
-    with checked_late():
-        assert encoder.encode_images([prepared]).pooled.isnan().all()
-        assert encoder.encode_texts(["a cat"]).pooled.isfinite().all()
+    gpu = torch.device("cuda")  # nothing waits in the launching thread
+    assert launched(gpu, lambda: encoder.encode_images([prepared])).pooled.isnan().all()
+    assert launched(gpu, lambda: encoder.encode_texts(["a cat"])).pooled.isfinite().all()
     with pytest.raises(ConfigError, match="overflows"):
         encoder.encode_images([prepared])

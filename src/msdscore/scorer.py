@@ -2,7 +2,6 @@
 
 import os.path
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import cached_property
@@ -12,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from PIL.Image import Image
 
-from msdscore.core.arrays import is_gpu
 from msdscore.core.evidence import ZERO
-from msdscore.encoders.base import Encoder, device_section
+from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form
 from msdscore.forms.registry import FORMS
@@ -261,13 +259,9 @@ class Scorer:
         pipeline = self._recent
         count = len(captions)
         lists = [] if references is None else [references] * count
-        if images and is_gpu(self.encoder.device):  # the host decodes while it launches the captions
-            with ThreadPoolExecutor(1) as reader, device_section(self.encoder):
-                reading = reader.submit(pipeline.decode, images)
-                pipeline.embed_texts(captions)
-                decoded = reading.result()
-        else:
-            decoded = pipeline.decode(images)
+        if images:
+            pipeline.start_texts(captions)  # while this thread decodes
+        decoded = pipeline.decode(images)
         rows = pipeline.score(decoded, captions, [len(images) - 1] * count, references=lists)
         _raise_first(rows, errors)
         return Scores.of(captions, rows, [0] * count, self.form, self.signature)

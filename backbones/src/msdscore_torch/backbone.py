@@ -11,11 +11,10 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from msdscore.core.arrays import Float
+from msdscore.core.arrays import Float, is_launching
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
 from msdscore.encoders.base import (
-    CHECKED_LATE,
     UNIT,
     Embeddings,
     Encoder,
@@ -32,7 +31,8 @@ from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import TextBatch, TextSettings, pack, tokenise_all
 from msdscore.errors import ConfigError
-from msdscore_torch.gpu.device import launching, sent
+from msdscore_torch.gpu.device import sent
+from msdscore_torch.gpu.launching import without_cudnn_attention
 from msdscore_torch.vision.device import stack_pixels
 
 _AS_IT_IS = Preprocessing(resize=None, crop=None)  # for networks that take any size
@@ -75,6 +75,8 @@ def place(device: str, dtype: str, *, half: torch.dtype = torch.float16) -> Plac
         raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from None
     if not _is_available(target):
         raise ConfigError(f"device {device!r} is not available; use device='auto' or 'cpu'")
+    if str(target) == "cuda" and torch.cuda.current_device():
+        target = torch.device("cuda", torch.cuda.current_device())  # that of other threads may differ
     usual = half if target.type == "cuda" else torch.float32
     placement = Placement(target, _DTYPES.get(dtype, usual))
     if target.type == "cpu" and not cpu_computes(placement.dtype):
@@ -117,7 +119,7 @@ class Backbone(ABC):
     settings sets them.
     """
 
-    marks_overflow = True  # itself, if the check is deferred
+    marks_overflow = True  # in a launching thread: the check would wait for the device
     bank: Bank | None = None
     recommended: Mapping[str, Any] | None = None
 
@@ -171,7 +173,7 @@ class Backbone(ABC):
         """Patches and pooled vectors; `layout` has one `PatchLayout` per item."""
         if not images:
             raise ConfigError("expected at least one image to encode, got none")
-        with launching(self.device):
+        with without_cudnn_attention():
             states = self._see(images)
         return self._finish(states)
 
@@ -180,7 +182,7 @@ class Backbone(ABC):
         """Tokens and pooled vectors; `layout` has one `TokenLayout` per item."""
         if not texts:
             raise ConfigError("expected at least one caption to encode, got none")
-        with launching(self.device):
+        with without_cudnn_attention():
             states = self._read(texts)
         row = built_in_row(self.name)
         english = (self._identity.languages or (row.languages if row else ())) == ("en",)
@@ -215,7 +217,7 @@ class Backbone(ABC):
         length = pooled.norm(dim=-1, keepdim=True)
         pooled = torch.where((length - 1).abs() > UNIT, unit(pooled), pooled)
         finite = torch.isfinite(real).all() & torch.isfinite(pooled).all()
-        if CHECKED_LATE.get():
+        if is_launching():
             pooled = pooled.masked_fill(~finite, torch.nan)
         elif not finite:
             raise overflow(self)

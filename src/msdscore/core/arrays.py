@@ -8,11 +8,10 @@ the axes; they are checked in the tests, where jaxtyping is imported first.
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import array_api_compat
 import numpy as np
@@ -22,6 +21,7 @@ from msdscore.errors import require
 
 Array: TypeAlias = Any  # of any library
 Device: TypeAlias = Any  # "cpu" for NumPy, a torch.device for torch
+Result = TypeVar("Result")
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
     from jaxtyping import Bool, Float, Int, Shaped, UInt8
@@ -128,12 +128,28 @@ def float64(array: Array) -> npt.NDArray[np.float64]:
     return to_numpy(array).astype(np.float64, copy=False)
 
 
-def launching(device: Device) -> AbstractContextManager[None]:
-    """Context in which no other thread launches work on a GPU; nothing for other devices."""
-    context: AbstractContextManager[None] = (
-        torch_part("gpu.device").launching(device) if is_gpu(device) else nullcontext()
-    )
-    return context
+def launched(device: Device, section: Callable[[], Result]) -> Result:
+    """Return what a section returns that launches work on a device: on a GPU its launching thread calls it.
+
+    >>> launched("cpu", lambda: 1)
+    1
+    """
+    return torch_part("gpu.launching").launcher(device).run(section) if is_gpu(device) else section()
+
+
+def completed(device: Device, section: Callable[[], Callable[[], Result]]) -> Result:
+    """Return the result of the function that a section returns; only that function may wait for the device.
+
+    >>> completed("cpu", lambda: lambda: 1)
+    1
+    """
+    return torch_part("gpu.launching").launcher(device).complete(section) if is_gpu(device) else section()()
+
+
+def is_launching() -> bool:
+    """Whether this is the launching thread of a GPU, in which nothing may wait for the device."""
+    module: Any = sys.modules.get("msdscore_torch.gpu.launching")
+    return module is not None and bool(module.is_launching())
 
 
 def on_device(values: npt.NDArray[Any], device: Device) -> Array:

@@ -1,17 +1,15 @@
 """The `Encoder` protocol and the batching of images and texts around it."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from PIL.Image import Image
 
 from msdscore import threads
-from msdscore.core.arrays import Array, Bool, Device, Float, Int, astype, is_gpu, namespace, torch_part
+from msdscore.core.arrays import Array, Bool, Device, Float, Int, astype, is_gpu, namespace
 from msdscore.core.embeddings import Embeddings as Embeddings
 from msdscore.core.embeddings import PatchLayout as PatchLayout
 from msdscore.core.embeddings import TokenLayout as TokenLayout
@@ -118,34 +116,9 @@ def overflow(encoder: Encoder) -> ConfigError:
     )
 
 
-# Whether encoders mark vectors that overflow as NaN instead of raising `overflow`, which would wait for the device.
-CHECKED_LATE = ContextVar("checked_late", default=False)
-
-
-@contextmanager
-def checked_late() -> Iterator[None]:
-    """Defer the overflow check: on overflow all pooled vectors of the batch are NaN, and nothing waits for the device.
-
-    The caller checks the similarities and raises `overflow`.
-    """
-    before = CHECKED_LATE.set(True)
-    try:
-        yield
-    finally:
-        CHECKED_LATE.reset(before)
-
-
-@contextmanager
-def device_section(encoder: Encoder) -> Iterator[None]:
-    """Context of one batch on the device of an encoder, until its numbers have arrived.
-
-    On a GPU, few batches are pending at a time, and overflow is `checked_late`.
-    """
-    if not is_gpu(encoder.device) or getattr(encoder, "is_cache", False):  # a cache waits for the vectors of every item
-        yield
-        return
-    with torch_part("gpu.device").in_flight(encoder.device), checked_late():
-        yield
+def is_cache(encoder: Encoder) -> bool:
+    """Whether an encoder reads vectors from a disk, and so waits for those of every item, even on a GPU."""
+    return bool(getattr(encoder, "is_cache", False))
 
 
 def prepare_all(prepare: Callable[[Image], Prepared], images: Sequence[Image]) -> list[Prepared]:

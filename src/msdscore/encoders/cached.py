@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import numpy as np
 from safetensors.numpy import load, save
 
-from msdscore.core.arrays import Array, Device, on_device, to_numpy
+from msdscore.core.arrays import Array, Device, launched, on_device, to_numpy
 from msdscore.core.embeddings import join, split
-from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, Sentences, TokenLayout, View
+from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, Sentences, TokenLayout, View, overflow
 from msdscore.encoders.preprocessing import prepared_key, preprocessing_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.version import __version__
@@ -123,6 +123,7 @@ class CachedEncoder:
         # Sentence vectors, if the encoder has them; they are not cached.
         self.encode_sentences: Sentences = getattr(encoder, "encode_sentences", lambda texts: None)
         self._files = VectorFiles(Path(settings.folder), self.signature, limit=settings.limit)
+        self._marks = getattr(encoder, "marks_overflow", False)
         self.use, self._counting = CacheUse(), Lock()  # items requested so far, and how many of them were cached
 
     def as_published(self) -> Encoder:
@@ -169,7 +170,10 @@ class CachedEncoder:
         known = {key: vectors for key in distinct if (vectors := self._files.find(key, self.device)) is not None}
         missing = [key for key in distinct if key not in known]
         if missing:
-            for key, vectors in zip(missing, split(encode([distinct[key] for key in missing])), strict=True):
+            batch = launched(self.device, lambda: encode([distinct[key] for key in missing]))
+            if self._marks and not np.isfinite(to_numpy(batch.pooled)).all():
+                raise overflow(self._encoder)
+            for key, vectors in zip(missing, split(batch), strict=True):
                 self._files.keep(key, vectors)
                 known[key] = vectors
         use = (len(items), len(missing))

@@ -8,15 +8,26 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from msdscore.core.arrays import Array, Bool, Float, is_gpu, masked, namespace, to_numpy
+from msdscore.core.arrays import (
+    Array,
+    Bool,
+    Float,
+    is_gpu,
+    is_launching,
+    launched,
+    masked,
+    namespace,
+    to_numpy,
+)
 from msdscore.core.embeddings import join, length, take
 from msdscore.encoders.base import (
-    CHECKED_LATE,
     UNIT,
     Embeddings,
     Encoder,
     encode_by_length,
     encode_in_batches,
+    is_cache,
+    overflow,
 )
 from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import CaptionError, ConfigError, ImageError, RowError, shortened
@@ -166,11 +177,11 @@ class Embedder:
         """Encode decoded images, batch by batch."""
 
         def compute(items: Sequence[Decoded]) -> Embeddings:
-            return encode_in_batches(
-                [item.prepared for item in items],
-                self.encoder.encode_images,
-                size=self.sizes.images,
-                smaller=self.sizes.limit_images,
+            images, sizes = [item.prepared for item in items], self.sizes
+            return self._launched(
+                lambda: encode_in_batches(
+                    images, self.encoder.encode_images, size=sizes.images, smaller=sizes.limit_images
+                )
             )
 
         def encode(items: Sequence[Decoded]) -> Embeddings:
@@ -209,18 +220,18 @@ class Embedder:
         """Return the items with usable vectors, and an error for each of the others; `no_points` by its index.
 
         An item is not usable if it has no points, or if its vectors are not finite. Points of length zero have no
-        direction, and are masked. If the check is deferred (`checked_late`), the pooled vectors of items that are not
-        usable are NaN; only with `wait`, items without points are found now.
+        direction, and are masked. In a launching thread, the pooled vectors of items that are not usable become NaN;
+        only with `wait`, items without points are found now.
 
         Raises:
-            ConfigError: pooled vectors are not of unit length.
+            ConfigError: pooled vectors are not of unit length, or a batch overflows.
         """
         batch, rows, errors = encoded
         if batch is None:
             return encoded
         filled: Any
-        if CHECKED_LATE.get():
-            marked = getattr(self.encoder, "marks_overflow", False)
+        marked = getattr(self.encoder, "marks_overflow", False)
+        if is_launching():
             batch, finite = batch if marked else _marked(batch), [True] * len(batch)
             filled = batch.filled or finite
             if wait and batch.filled is None:
@@ -229,6 +240,8 @@ class Embedder:
             self._check_lengths(batch.pooled)
             batch = _masked(batch)
             finite, filled = _is_finite(batch).tolist(), to_numpy(batch.mask).any(axis=1).tolist()
+            if marked and not all(finite):
+                raise overflow(self.encoder)
         items = {index: row for index, row in enumerate(rows) if row is not None}
         usable = {index: row for index, row in items.items() if finite[row] and filled[row]}
         if len(usable) == len(items):
@@ -246,12 +259,16 @@ class Embedder:
                 f"{lengths.max():.3g}, expected unit vectors; divide them by their length"
             )
 
+    def _launched(self, encode: Callable[[], Embeddings]) -> Embeddings:
+        """Encode in the launching thread of a GPU; a cache on disk is read here, and only its encoder runs there."""
+        return encode() if is_cache(self.encoder) else launched(self.encoder.device, encode)
+
     def vectors(self, captions: Sequence[str]) -> Embeddings:
         """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""
 
         def compute(texts: Sequence[str]) -> Embeddings:
-            sizes = self.sizes
-            return encode_by_length(texts, self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts)
+            encode, sizes = self.encoder.encode_texts, self.sizes
+            return self._launched(lambda: encode_by_length(texts, encode, size=sizes.texts, smaller=sizes.limit_texts))
 
         return _recalled(captions, captions, compute, self.known_texts)
 

@@ -13,7 +13,7 @@ explanations and studies use its parts.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import asdict, replace
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msdscore.core.arrays import Device, device_of, integers, is_gpu, launching, on_cpu, to_numpy
+from msdscore.core.arrays import Device, completed, device_of, integers, is_gpu, launched, on_cpu, to_numpy, torch_part
 from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
@@ -33,7 +33,7 @@ from msdscore.encoders.base import (
     Encoder,
     TokenLayout,
     computes_in_half,
-    device_section,
+    is_cache,
     overflow,
 )
 from msdscore.errors import ConfigError, RowError
@@ -49,6 +49,7 @@ from msdscore.version import __version__
 if TYPE_CHECKING:  # imported if vectors are cached on disk
     from msdscore.encoders.cached import CacheUse
 
+Finish = Callable[[], list[Numbers | RowError]]  # waits for the numbers of a batch
 LATEST = 64  # images whose mixtures are cached
 
 
@@ -165,21 +166,30 @@ class Pipeline:
         """Encode captions, each distinct one once; a caption without readable words gets an error."""
         return self.embedder.texts(captions)
 
+    def start_texts(self, captions: Sequence[str]) -> None:
+        """Start encoding captions on a GPU, for a later call with them; they must be remembered."""
+        if is_gpu(self.encoder.device) and not is_cache(self.encoder):
+            torch_part("gpu.launching").launcher(self.encoder.device).submit(lambda: self.embed_texts(captions))
+
     def placed_bank(self, device: Device) -> Bank | None:
         """Return the bank on a device."""
         return None if self.bank is None else self.bank.on(device)
 
     def fit_images(self, images: Embedded) -> Mixture:
         """Fit the mixtures of embedded images, one per row."""
-        return self.fits(self._side(images), self.form.image_fit)
+        return launched(self.encoder.device, lambda: self.fits(self._side(images), self.form.image_fit))
 
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
     ) -> Measurement[Any]:
         """Compute similarity and terms of pairs; `image_of` and `text_of` are the indices of their items."""
-        rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
-        sides = Sides.of(self._side(images), self._side(texts), rows, texts.captions, fit=self.fits)
-        return self.form.measure(sides, self.placed_bank(device_of(sides.images.mask)))
+
+        def section() -> Measurement[Any]:
+            rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
+            sides = Sides.of(self._side(images), self._side(texts), rows, texts.captions, fit=self.fits)
+            return self.form.measure(sides, self.placed_bank(device_of(sides.images.mask)))
+
+        return launched(self.encoder.device, section)
 
     def score(
         self,
@@ -195,28 +205,50 @@ class Pipeline:
         With `worst`, the numbers name up to that many of the least supported words. `references[i]` are the references
         of caption i, or None; a caption without an image has only the numbers of its references.
         """
-        # On a GPU the host waits for the device once, for the numbers, and does all other work before that.
-        with device_section(self.encoder):
-            texts, images = self.embed_texts(captions), self.embed_images(decoded)
-            results: list[Numbers | RowError | None] = [
-                images.errors.get(image, texts.errors.get(item)) for item, image in enumerate(owner)
-            ]
-            valid = [item for item, error in enumerate(results) if error is None and owner[item] >= 0]
-            fetch = None
-            if valid:
-                with launching(self.encoder.device):
-                    fetch = self.measure(images, texts, [owner[item] for item in valid], valid).fetching()
-            measured = None if fetch is None else fetch()
-        if measured is not None:
-            marks = getattr(self.encoder, "marks_overflow", False) and is_gpu(self.encoder.device)
-            if marks and np.isnan(measured.similarity).any():
-                raise overflow(self.encoder)
-            rows = numbers(measured, self.form, worst=worst)
-            for item, row in zip(valid, rows, strict=True):
-                results[item] = not_finite(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
-        if references or -1 in owner:
-            self._add_references(results, texts, captions, references)
-        return [row for row in results if row is not None]
+        return self.completed(lambda: self.launch(decoded, captions, owner, worst=worst, references=references))
+
+    def completed(self, section: Callable[[], Finish]) -> list[Numbers | RowError]:
+        """Call a section that calls `launch`, in the launching thread of a GPU, and finish its scores here.
+
+        A cache on disk is read here: only its encoder runs in that thread.
+        """
+        return section()() if is_cache(self.encoder) else completed(self.encoder.device, section)
+
+    def launch(
+        self,
+        decoded: Sequence[Decoded | RowError],
+        captions: Sequence[str],
+        owner: Sequence[int],
+        *,
+        worst: int = 0,
+        references: Sequence[Sequence[str] | None] = (),
+    ) -> Finish:
+        """Start `score`: all that does not wait for a GPU. The returned function waits, and returns its result."""
+        images, texts = self.embed_images(decoded), self.embed_texts(captions)  # a GPU starts with the larger part
+        results: list[Numbers | RowError | None] = [
+            images.errors.get(image, texts.errors.get(item)) for item, image in enumerate(owner)
+        ]
+        valid = [item for item, error in enumerate(results) if error is None and owner[item] >= 0]
+        fetch = self.measure(images, texts, [owner[item] for item in valid], valid).fetching() if valid else None
+
+        def finish() -> list[Numbers | RowError]:
+            if fetch is not None:
+                self._add_numbers(results, valid, fetch(), worst=worst)
+            if references or -1 in owner:
+                self._add_references(results, texts, captions, references)
+            return [row for row in results if row is not None]
+
+        return finish
+
+    def _add_numbers(
+        self, results: list[Numbers | RowError | None], valid: Sequence[int], measured: Measurement[Any], *, worst: int
+    ) -> None:
+        """Fill in the results of the captions that were measured."""
+        marks = getattr(self.encoder, "marks_overflow", False) and is_gpu(self.encoder.device)
+        if marks and np.isnan(measured.similarity).any():
+            raise overflow(self.encoder)
+        for item, row in zip(valid, numbers(measured, self.form, worst=worst), strict=True):
+            results[item] = not_finite(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
 
     def _add_references(
         self,

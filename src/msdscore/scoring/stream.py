@@ -1,34 +1,32 @@
 """Scoring of many pairs in constant memory: images are decoded while the previous ones are scored."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from itertools import islice
-from threading import Event, current_thread
+from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msdscore import threads
-from msdscore.core.arrays import is_gpu
+from msdscore.core.arrays import is_gpu, is_launching
 from msdscore.encoders.preprocessing import preprocessing_of
 from msdscore.errors import ConfigError, RowError
 from msdscore.io.images import ImageSource, Stamp
 from msdscore.scoring.decoder import Decoded
-from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.pipeline import Finish, Pipeline
 from msdscore.scoring.results import Numbers
 
 if TYPE_CHECKING:  # imported when decoding processes are used
     from msdscore.scoring.decoding import DecodingProcesses
 
 DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core
-# Batches that are scored concurrently on a GPU, and minimum and maximum of the decoded batches that wait for it, which
+# Batches that a GPU or the host is working on, and minimum and maximum of the decoded batches that wait for them, which
 # depend on the memory for decoded images.
 GPU_BATCHES = 3
 GPU_AHEAD = (3, 6)
-_GPU_THREAD = "msdscore-gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,11 @@ def stream_batches(
     least supported words. `stamp` is computed from the bytes of each file that is passed as a path; an image without
     one has None.
     """
-    # A GPU works on one batch while the host finishes another; on a CPU both would share the same cores.
+    # A GPU works on one batch while the host finishes another; on a CPU both would share the same cores. An encoder
+    # that scores in the launching thread must not wait for that thread.
     on_gpu = is_gpu(pipeline.encoder.device)
-    ahead = GPU_BATCHES + waiting_batches(pipeline) if on_gpu else 1
+    overlaps = on_gpu and not is_launching()
+    ahead = GPU_BATCHES + waiting_batches(pipeline) if overlaps else 1
     with (
         ThreadPoolExecutor(min(max(threads.available(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
@@ -86,12 +86,12 @@ def stream_batches(
     ):
         work = _Work(
             pipeline.remembering_texts() if on_gpu else pipeline.remembering(),
-            pool, processes, worst, stamp, gpu_threads() if on_gpu else None,
+            pool, processes, worst, stamp,
         )  # fmt: skip
         waiting: deque[Callable[[], Result[AnyBatch]]] = deque()
         try:
             for batch in batches:
-                if on_gpu:
+                if overlaps:
                     waiting.append(reader.submit(work.decode_and_score, batch).result)
                 else:  # decoded ahead, scored by this thread
                     waiting.append(partial(work.score_decoded, batch, reader.submit(work.decode, batch.images)))
@@ -115,7 +115,6 @@ class _Work:
     processes: "DecodingProcesses | None"
     worst: int
     stamp: Stamp | None
-    scorers: ThreadPoolExecutor | None  # threads that score on a GPU; None if the thread of the caller does
     stopped: Event = field(default_factory=Event)
 
     def decode(self, sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
@@ -128,13 +127,15 @@ class _Work:
 
     def score(self, batch: AnyBatch, images: Sequence[Decoded | RowError]) -> Result[AnyBatch]:
         """Score the captions of a batch; raise `CancelledError` if nobody waits for them any more."""
-        if self.stopped.is_set():
-            raise CancelledError
-        results = (
-            self.pipeline.score(images, batch.captions, batch.owner, worst=self.worst, references=batch.references)
-            if batch.captions
-            else []
-        )
+
+        def launch() -> Finish:
+            if self.stopped.is_set():
+                raise CancelledError
+            return self.pipeline.launch(
+                images, batch.captions, batch.owner, worst=self.worst, references=batch.references
+            )
+
+        results = self.pipeline.completed(launch) if batch.captions else []
         return batch, results, [item.stamp if isinstance(item, Decoded) else None for item in images]
 
     def score_decoded(self, batch: AnyBatch, decoded: "Future[list[Decoded | RowError]]") -> Result[AnyBatch]:
@@ -142,30 +143,8 @@ class _Work:
         return self.score(batch, decoded.result())
 
     def decode_and_score(self, batch: AnyBatch) -> Result[AnyBatch]:
-        """Decode the images of a batch here, and score it in a thread for the GPU."""
-        images = self.decode(batch.images)
-        return (
-            self.score(batch, images)
-            if self.scorers is None
-            else self.scorers.submit(self.score, batch, images).result()
-        )
-
-
-def gpu_threads() -> ThreadPoolExecutor | None:
-    """Return the threads of this process that score on GPUs; None in one of them, which must not wait for the others.
-
-    They outlive a stream, since libraries prepare their work once per thread: cuDNN plans convolutions for seconds.
-    """
-    return None if current_thread().name.startswith(_GPU_THREAD) else _scorers()
-
-
-@cache
-def _scorers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(GPU_BATCHES, _GPU_THREAD)
-
-
-if hasattr(os, "register_at_fork"):  # a forked process has no threads
-    os.register_at_fork(after_in_child=_scorers.cache_clear)
+        """Decode the images of a batch in this thread, and score it."""
+        return self.score(batch, self.decode(batch.images))
 
 
 def waiting_batches(pipeline: Pipeline) -> int:

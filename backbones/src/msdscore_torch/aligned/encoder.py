@@ -38,8 +38,8 @@ from msdscore_torch.aligned.towers import (
     read_spec,
 )
 from msdscore_torch.backbone import Backbone, place
-from msdscore_torch.gpu.device import launching
 from msdscore_torch.gpu.graphs import Recorded
+from msdscore_torch.gpu.launching import without_cudnn_attention
 from msdscore_torch.tensors import read_tensors, widened
 
 MODEL_TYPE = "msdscore-aligned"
@@ -102,7 +102,7 @@ class AlignedEncoder(Backbone):
 
     def _sentences(self, texts: Sequence[str]) -> Tensor:
         sentences: Any = self._text
-        with launching(self.device):
+        with without_cudnn_attention():
             return sentences.sentences(texts)
 
 

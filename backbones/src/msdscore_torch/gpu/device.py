@@ -1,59 +1,18 @@
-"""Serialised GPU launches, and asynchronous transfers to and from a GPU."""
+"""Asynchronous transfers to and from a GPU, and threads for a CPU."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from threading import Barrier, BoundedSemaphore, RLock
+from threading import Barrier
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.backends import cuda as backends
 
-_launches = RLock()
-# Maximum number of batches pending on a GPU. Its queue has room for about 1,000 kernels: a launch into a full queue
-# blocks inside the driver while it holds the GIL.
-IN_FLIGHT = 2
 _SHARE = 8  # of its memory for one block of a computation
-
-
-@cache
-def _room(device: torch.device) -> BoundedSemaphore:
-    return BoundedSemaphore(IN_FLIGHT)
-
-
-def in_flight(device: torch.device) -> AbstractContextManager[object]:
-    """Context from the launch of a batch until its results arrive; blocks while a GPU has `IN_FLIGHT` batches."""
-    return _room(device) if device.type == "cuda" else nullcontext()
-
-
-@contextmanager
-def launching(device: torch.device) -> Iterator[None]:
-    """Context in which no other thread of this process launches anything on a GPU; reentrant.
-
-    Threads that launch concurrently switch the GIL every few kernels, and all of them finish
-    later. Only launch inside of this context: wait for the device, and call encoders, caches and everything else that
-    may take a lock, outside. On a CPU there is no lock.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    with _launches:
-        # Every call of cuDNN's attention costs the host half a millisecond. The setting is process-wide, and safe to
-        # change temporarily because of the lock.
-        others = backends.math_sdp_enabled() and (backends.flash_sdp_enabled() or backends.mem_efficient_sdp_enabled())
-        avoided = others and backends.cudnn_sdp_enabled()
-        if avoided:
-            backends.enable_cudnn_sdp(False)
-        try:
-            yield
-        finally:
-            if avoided:
-                backends.enable_cudnn_sdp(True)
 
 
 def count() -> int:

@@ -1,6 +1,7 @@
 """CUDA graphs: a function of one tensor as a single launch, if launching takes the host longer than computing."""
 
 from collections.abc import Callable
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -11,18 +12,18 @@ Outputs = tuple[Tensor, ...]
 class Recorded:
     """A function of a tensor on a GPU, recorded for the shape and dtype of its first call; others run it as it is.
 
-    The function must launch the same kernels whatever the values are, and never wait for the device. Only call it in
-    `launching`: recording and replaying use buffers that all threads share.
+    The function must launch the same kernels whatever the values are, and never wait for the device. Recording and
+    replaying use buffers that all threads share, so one thread at a time does it.
     """
 
     def __init__(self, function: Callable[[Tensor], Outputs]) -> None:
-        self._function = function
+        self._function, self._lock = function, Lock()
         self._recording: tuple[torch.cuda.CUDAGraph, Tensor, Outputs, torch.cuda.Event] | None = None
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Outputs:
         """Return the function's outputs, as new tensors."""
-        with torch.cuda.device(x.device):
+        with self._lock, torch.cuda.device(x.device):
             if self._recording is None:
                 self._recording = _record(self._function, x)
             graph, buffer, outputs, copied = self._recording
