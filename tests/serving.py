@@ -1,6 +1,7 @@
 """Helpers for tests of the service: request bodies, an in-process client, a server on a socket."""
 
 import base64
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,13 @@ def client(pipeline: Pipeline | None = None, *, raises: bool = True, **settings:
     testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra serve")
     app = create_app(pipeline or SPEC.build(), ServeSettings(**settings), spec=SPEC)
     return testclient.TestClient(app, base_url="http://localhost", raise_server_exceptions=raises)
+
+
+def asset(calls: Any, name: str) -> str:
+    """Return the address of a file of the page, which contains a hash."""
+    found = re.search(r'"(assets/\w+/)page\.js"', calls.get("/").text)
+    assert found
+    return f"/{found[1]}{name}"
 
 
 def behind(app: Any, prefix: str) -> Any:

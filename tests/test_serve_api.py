@@ -24,7 +24,7 @@ from msdscore.text.warnings import text_warnings
 from msdscore_serve.batching import Batcher
 from msdscore_serve.service import IMAGE, gather_all
 from msdscore_serve.settings import RequestError, ServeSettings
-from serving import TOKEN, image_bytes, request_body
+from serving import TOKEN, asset, image_bytes, request_body
 from serving import client as calling
 
 METRIC = re.compile(r"msdscore_\w+")
@@ -310,10 +310,13 @@ def test_token_and_security_headers(scorer):
 
 def test_assets_cannot_escape_their_folder(client):
     assert client.get("/").headers["content-type"].startswith("text/html")
-    assert client.get("/assets/page.js").status_code == 200
+    assert client.get(asset(client, "page.js")).headers["content-type"].startswith("text/javascript")
     assert client.get("/samples/coffee.jpg").headers["content-type"] == "image/jpeg"
-    for path in ("/assets/..%2Fapp.py", "/assets/index.html%00.js", "/samples/nothing.jpg", "/assets/samples"):
-        assert client.get(path).status_code == 404
+    paths = (
+        asset(client, name) for name in ("..%2Fapp.py", "../app.py", "..%2f..%2fapp.py", "page.html%00.js", "samples")
+    )
+    for path in (*paths, "/assets/page.js", "/samples/nothing.jpg", "/samples/..%2f..%2fapp.py"):
+        assert client.get(path).status_code == 404, path
 
 
 def test_public_address_without_a_token_is_rejected():
@@ -704,7 +707,10 @@ def test_metrics_describe_the_captions(scorer):
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     verdicts = sum(float(value) for name, value in lines.items() if name.startswith("msdscore_verdicts_total"))
     assert verdicts == 3
-    assert "msdscore_match_bucket" in text
+    assert float(lines["msdscore_match_sum"]) == 0  # this encoder has no match: neither number nor NaN
+    assert 'msdscore_requests_total{method="POST",path="/v1/score",status="200"}' in lines
+    assert not [name for name in lines if "_created" in name]
+    assert not Path("/proc/self/stat").exists() or float(lines["process_resident_memory_bytes"]) > 1e6
     assert float(lines["msdscore_words_flagged_total"]) <= float(lines["msdscore_words_total"])
     with calling(Pipeline(OfEnglish()), cache=0) as client:
         client.post("/v1/score", json=request_body(captions=("ein rotes Quadrat auf dem Tisch",)))

@@ -30,7 +30,7 @@ from msdscore_serve.reading import Stored, _read_items
 from msdscore_serve.server import bind
 from msdscore_serve.service import PixelBudget, trim_memory
 from msdscore_serve.settings import RequestError, ServeSettings
-from serving import SPEC, client, image_bytes, request_body, served
+from serving import SPEC, TOKEN, client, image_bytes, request_body, served
 
 UPLOAD = (
     b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 33554432\r\n\r\n{"
@@ -273,15 +273,17 @@ def test_only_allowed_hosts_are_served():
 
 
 NGINX = """
-daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; worker_processes 1;
+daemon off; {user} pid {folder}/nginx.pid; error_log {folder}/error.log; worker_processes 1;
 events {{}}
 http {{
   access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; client_max_body_size 64m;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  # Two equal servers, since nginx never switches off a single one.
+  upstream upstream {{ server {place} max_fails=1 fail_timeout=60s; server {place} max_fails=1 fail_timeout=60s; }}
   server {{
     listen 127.0.0.1:{port}; server_name msd.example;
-    location / {{ proxy_pass {address}; proxy_set_header Host $host; }}
-    location /msd/ {{ proxy_pass {address}; proxy_set_header Host $host; }}
+    location / {{ proxy_pass http://upstream; proxy_set_header Host $host; }}
+    location /msd/ {{ proxy_pass http://upstream/; proxy_set_header Host $host; }}
   }}
 }}
 """
@@ -296,7 +298,10 @@ def nginx(folder, address):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, address=address))
+    user = "user root;" if hasattr(os, "getuid") and os.getuid() == 0 else ""  # whose folder of bodies it is
+    (folder / "nginx.conf").write_text(
+        NGINX.format(user=user, folder=folder, port=port, place=urlsplit(address).netloc)
+    )
     command = [program, "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", str(folder / "error.log")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as proxy:
         try:
@@ -332,6 +337,28 @@ def test_only_allowed_hosts_are_served_behind_nginx(tmp_path):
         (tmp_path / "plain").mkdir()
         with nginx(tmp_path / "plain", address) as proxied:
             assert "--allow-host" in post(proxied, "/v1/score", request_body(), {"Host": "msd.example"})[1]["error"]
+
+
+def test_rejected_bodies_do_not_switch_off_the_service_behind_nginx(tmp_path):
+    """nginx takes a connection that is reset while it sends a body for a failure, and answers 502 to everyone."""
+    body = {"image": base64.b64encode(os.urandom(8 << 20)).decode(), "captions": ["a dog"]}
+    with served(allow_hosts=("msd.example",), token=TOKEN) as address, nginx(tmp_path, address) as proxied:
+        known = {"Host": "msd.example", "Authorization": f"Bearer {TOKEN}"}
+
+        def strangers():
+            for _ in range(4):
+                assert post(proxied, "/v1/score", body, known | {"Authorization": "Bearer wrong"})[0] == 401
+                assert post(proxied, "/v1/nothing", body, known)[0] == 404
+                assert post(proxied, "/v1/score", body, known | {"Content-Type": "text/plain"})[0] == 415
+
+        threads = [threading.Thread(target=strangers) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        statuses = []
+        while any(thread.is_alive() for thread in threads):
+            statuses.append(post(proxied, "/v1/score", request_body(), known)[0])
+        assert set(statuses) == {200}
+        assert "upstream" not in (tmp_path / "error.log").read_text()
 
 
 def test_openapi_document_has_all_routes_and_needs_no_token():

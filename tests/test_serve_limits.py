@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import json
+import re
 import threading
 import time
 from contextlib import closing
+from datetime import datetime
 from http.client import HTTPConnection
 from io import BytesIO
 from urllib.parse import urlsplit
@@ -20,8 +22,9 @@ from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_serve.app import create_app
 from msdscore_serve.guard import check_caller
+from msdscore_serve.server import LogLines, bind, make_server
 from msdscore_serve.settings import ServeSettings
-from serving import SPEC, TOKEN, client, image_bytes, request_body, served
+from serving import SPEC, TOKEN, asset, client, image_bytes, request_body, served
 
 
 class Watched(CountingEncoder):
@@ -62,20 +65,22 @@ def test_allowed_origins_get_cross_origin_headers():
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
     with client(token=TOKEN, allow_origins=(allowed,)) as calls:
         preflight = calls.options("/v1/score", headers=asks | {"origin": allowed})
-        assert preflight.status_code == 204
+        assert preflight.status_code == 200
         assert preflight.headers["access-control-allow-origin"] == allowed
-        assert {"authorization", "content-type"} <= set(preflight.headers["access-control-allow-headers"].split(", "))
+        assert {"authorization", "content-type"} <= set(
+            preflight.headers["access-control-allow-headers"].lower().split(", ")
+        )
         known = {"origin": allowed, "authorization": f"Bearer {TOKEN}"}
         answer = calls.post("/v1/score", json=request_body(), headers=known)
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == allowed
-        assert answer.headers["vary"] == "origin"
+        assert "origin" in answer.headers["vary"].lower()
         denied = calls.post("/v1/score", json=request_body(), headers={"origin": allowed})
         assert denied.status_code == 401
         assert denied.headers["access-control-allow-origin"] == allowed  # the page can read the error
-        for path, method in (("/v1/score", calls.options), ("/v1/score", calls.post)):
-            rejected = method(path, headers=asks | {"origin": other})
-            assert rejected.status_code == 403
+        for method, status in ((calls.options, 400), (calls.post, 403)):
+            rejected = method("/v1/score", headers=asks | {"origin": other})
+            assert rejected.status_code == status
             assert "access-control-allow-origin" not in rejected.headers
     with pytest.raises(ConfigError, match="allow_origins"):
         ServeSettings(allow_origins=("*",))
@@ -115,7 +120,8 @@ def test_internal_error_is_a_500_without_details(caplog):
         answer = calls.post("/v1/score", json=request_body())
     assert answer.status_code == 500
     assert "zero" not in answer.text
-    assert answer.json()["request_id"] in caplog.text
+    errors = [record.fields["request"] for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == [answer.json()["request_id"]]
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -209,14 +215,15 @@ def test_total_size_of_bodies_is_limited_by_received_bytes():
     app = create_app(SPEC.build(), ServeSettings(max_body=1000, max_held=1500), spec=SPEC)
     proceed, stalled = asyncio.Event(), []
 
-    async def call(*parts, size=1000):
+    async def call(*parts, size=1000, stalls=True):
         sent: list[dict] = []
         left = list(parts)
 
         async def receive():
             if not left:
                 stalled.append(size)
-                await proceed.wait()
+                if stalls:
+                    await proceed.wait()
                 return {"type": "http.request", "body": b"", "more_body": False}
             return {"type": "http.request", "body": b"x" * left.pop(0), "more_body": True}
 
@@ -239,7 +246,7 @@ def test_total_size_of_bodies_is_limited_by_received_bytes():
         large = asyncio.ensure_future(call(500, 499))
         while len(stalled) < 101:
             await asyncio.sleep(0.01)
-        busy = await call(500)
+        busy = await call(500, stalls=False)
         proceed.set()
         return busy, await large, set(await asyncio.gather(*waiting)), await call(500)
 
@@ -314,10 +321,10 @@ def test_version_contains_the_signature():
 
 def test_head_equals_get_without_body():
     with client() as calls:
-        for path in ("/", "/healthz", "/assets/page.js", "/version"):
+        for path in ("/", "/healthz", asset(calls, "page.js"), "/version"):
             head, get = calls.head(path), calls.get(path)
             assert (head.status_code, head.content) == (200, b"")
-            assert head.headers["content-length"] == str(len(get.content))
+            assert head.headers["content-length"] == get.headers["content-length"]
             assert head.headers["content-type"] == get.headers["content-type"]
         assert calls.head("/nothing").status_code == 404
 
@@ -349,15 +356,53 @@ def test_a_body_of_exactly_the_limit_is_read_and_one_byte_more_is_rejected():
 def test_each_request_is_one_log_line(caplog):
     with caplog.at_level("INFO", logger="msdscore_serve"), client() as calls:
         calls.get("/healthz")
-    line = json.loads(caplog.records[-1].getMessage())
-    assert (line["method"], line["path"], line["status"]) == ("GET", "/healthz", 200)
+    record = caplog.records[-1]
+    line = json.loads(LogLines(as_json=True).format(record))
+    assert (line["method"], line["path"], line["status"], line["level"]) == ("GET", "/healthz", 200, "info")
     assert line["seconds"] >= 0
+    assert abs(datetime.fromisoformat(line["time"]).timestamp() - record.created) < 0.002
+    text = LogLines(as_json=False).format(record)
+    assert re.fullmatch(r"\S+\+00:00 info request request=\w+ method=GET path=/healthz status=200 seconds=\S+", text)
 
 
-def test_assets_are_served_from_both_folders():
+def test_files_of_the_page_are_compressed_and_not_sent_again():
     with client() as calls:
+        page = calls.get("/")
+        again = calls.get("/", headers={"if-none-match": page.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert calls.get("/look.json").headers["etag"] != page.headers["etag"]
         for name in ("palette.css", "page.css", "page.js"):
-            assert calls.get(f"/assets/{name}").status_code == 200, name
+            file = calls.get(asset(calls, name))
+            assert file.status_code == 200, name
+            assert file.headers["content-encoding"] == "gzip"
+            assert "immutable" in file.headers["cache-control"]
+        image = calls.get("/samples/coffee.jpg")
+        assert "content-encoding" not in image.headers
+        assert "max-age" in image.headers["cache-control"]
+        known = {"if-none-match": image.headers["etag"]}
+        assert calls.get("/samples/coffee.jpg", headers=known).status_code == 304
+        assert calls.post("/v1/score", json=request_body()).headers["cache-control"] == "no-store"
+
+
+def test_readyz_is_503_while_the_service_stops_and_requests_are_still_answered():
+    """A proxy sees the answer and sends requests elsewhere before the socket is closed."""
+    given = ServeSettings(port=0, drain=1.0)
+    app, started = create_app(SPEC.build(), given, spec=SPEC), threading.Event()
+    with bind(given) as listener:
+        server = make_server(app, given, started=started.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        assert started.wait(30)
+        place = f"localhost:{listener.getsockname()[1]}"
+        assert get(place, "/readyz") == 200
+        server.should_exit = True
+        until = time.monotonic() + 10
+        while get(place, "/readyz") == 200:
+            assert time.monotonic() < until
+        assert get(place, "/readyz") == 503
+        assert post(place, request_body())[0] == 200
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_every_limit_of_the_service_is_checked_when_it_is_set():
@@ -366,7 +411,7 @@ def test_every_limit_of_the_service_is_checked_when_it_is_set():
         with pytest.raises(ConfigError, match=f"{name} .*got 0"):
             ServeSettings(**{name: 0})
     assert ServeSettings(cache=0, max_wait=0, port=65535).port == 65535
-    for name in ("cache", "max_wait"):
+    for name in ("cache", "max_wait", "drain"):
         with pytest.raises(ConfigError, match="must not be negative"):
             ServeSettings(**{name: -1})
     for name in ("timeout", "header_timeout", "body_timeout"):

@@ -50,11 +50,16 @@ def judging() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def running() -> Iterator[Browser]:
     with chromium(1360, 900) as found:
+        found.call("Page.addScriptToEvaluateOnNewDocument", source=FOLDER)
         yield found
 
 
+# `MODULE`, the folder of the page's scripts.
+FOLDER = """Object.defineProperty(window, "MODULE", {
+  get: () => document.querySelector("script[type=module]").src.replace(/[^/]*$/, ""),
+})"""
 FORGET = (  # rows are stored for the next visit
-    "return location.href.startsWith(arguments[0]) && Promise.all([import('/assets/rows.js'), import('/assets/images.js')])"
+    "return location.href.startsWith(arguments[0]) && Promise.all([import(MODULE + 'rows.js'), import(MODULE + 'images.js')])"
     ".then(([rows, images]) => { rows.change({ rows: null }); return images.saveRows(null); })"
 )
 
@@ -422,7 +427,7 @@ def test_examples_stay_in_place_whatever_the_shape_of_the_image(browser, tmp_pat
 def test_tabs_are_the_maps_of_the_explanations(browser):
     tabs = "return [...document.querySelectorAll('#maps button')].map(b => b.dataset.map)"
     before = browser.run(tabs)
-    shown = browser.run("return fetch('assets/look.json').then(r => r.json()).then(look => Object.keys(look.titles))")
+    shown = browser.run("return fetch('look.json').then(r => r.json()).then(look => Object.keys(look.titles))")
     assert before == ["image", *shown]
     browser.run("document.querySelectorAll('#captions [data-tool=remove]').forEach(b => b.click())")
     browser.wait("document.querySelectorAll('#captions .card').length === 0")
@@ -997,7 +1002,7 @@ def test_view_of_many_images_is_not_replaced_by_an_image_that_loads_late(browser
 
 
 READ = (
-    "return import('./assets/table.js').then(({ readTable }) => readTable(new File([arguments[1]], arguments[0]),"
+    "return import(MODULE + 'table.js').then(({ readTable }) => readTable(new File([arguments[1]], arguments[0]),"
     " new Set(['image', 'caption', 'match'])).then(t => t.records, e => e.message))"
 )
 
@@ -1022,7 +1027,7 @@ def test_files_of_rows_are_read(browser, name, text, records):
 
 def test_histogram_of_nearly_equal_values_and_of_one_value(browser):
     bins = browser.run(
-        "return import('./assets/many.js').then(({ histogram }) => arguments[0].map(values => histogram(values, 'msd')))",
+        "return import(MODULE + 'many.js').then(({ histogram }) => arguments[0].map(values => histogram(values, 'msd')))",
         [[0.1 + 0.2, 0.3], [1, 1, 1], [0, 5, 10]],
     )
     assert [sum(found["counts"]) for found in bins] == [2, 3, 3]
@@ -1155,13 +1160,13 @@ def test_two_captioners_are_compared(browser, image, tmp_path):
 
 def test_intervals_of_a_comparison(browser):
     rate, gap = browser.run(
-        "return import('./assets/captioners.js').then(({ winRate, meanGap }) => [winRate(arguments[0]), meanGap(arguments[0])])",
+        "return import(MODULE + 'captioners.js').then(({ winRate, meanGap }) => [winRate(arguments[0]), meanGap(arguments[0])])",
         [1, 1, 1, -1, 0],
     )
     assert rate["share"] == pytest.approx(0.7)
     interval = scipy_stats.binomtest(35, 50).proportion_ci(method="wilson")
     (wide,) = browser.run(
-        "return import('./assets/captioners.js').then(({ winRate }) => [winRate([...Array(35).fill(1), ...Array(15).fill(-1)])])"
+        "return import(MODULE + 'captioners.js').then(({ winRate }) => [winRate([...Array(35).fill(1), ...Array(15).fill(-1)])])"
     )
     assert (wide["low"], wide["high"]) == pytest.approx((interval.low, interval.high), abs=1e-4)
     assert gap["mean"] == pytest.approx(0.4)
@@ -1177,7 +1182,7 @@ def test_intervals_of_a_comparison(browser):
 )
 def test_words_of_two_captions_are_aligned(browser, first, second, columns):
     words = [[{"text": word, "judged": word not in "a very"} for word in text.split()] for text in (first, second)]
-    found = browser.run("return import('./assets/difference.js').then(({ align }) => align(...arguments))", *words)
+    found = browser.run("return import(MODULE + 'difference.js').then(({ align }) => align(...arguments))", *words)
     signs = {"same": "=", "changed": "!", "moved": "~"}
     text = [
         ["." if column[side] is None else words[number][column[side]]["text"] for column in found]
@@ -1188,7 +1193,7 @@ def test_words_of_two_captions_are_aligned(browser, first, second, columns):
 
 def test_images_of_rows_are_matched_by_path_suffix(browser):
     found = browser.run(
-        "return import('./assets/rows.js').then(({ fileOf, indexed }) => arguments[0].map(([image, paths]) => "
+        "return import(MODULE + 'rows.js').then(({ fileOf, indexed }) => arguments[0].map(([image, paths]) => "
         "fileOf(image, indexed(paths.map(path => ({ name: path.split('/').pop(), webkitRelativePath: path }))))?.webkitRelativePath ?? null))",
         [
             ["a/1.jpg", ["images/b/1.jpg"]],

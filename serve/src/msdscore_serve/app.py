@@ -47,6 +47,8 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
     from fastapi import Request
     from fastapi.responses import JSONResponse
     from starlette.exceptions import HTTPException
+    from starlette.middleware.cors import CORSMiddleware
+    from starlette.middleware.gzip import GZipMiddleware
 
     service = Service(pipeline, settings)
 
@@ -75,7 +77,17 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
         return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
     schema.complete_openapi(app, token=settings.token is not None, open_paths=OPEN_PATHS)
+    # The last is the outermost: preflight requests have no token, and pages of other origins read errors of the guard.
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(Guard, service=service)
+    if settings.allow_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=[origin.lower() for origin in settings.allow_origins],
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-request-id"],
+            expose_headers=["retry-after", "x-request-id"],
+        )
     return app
 
 

@@ -25,6 +25,10 @@ class ServiceOptions:
     )
     token: str | None = option(SERVICE, None, envvar="MSDSCORE_TOKEN", help="Bearer token that clients must send.")
     timeout: float = option(SERVICE, 60.0, min=1, help="Request timeout in seconds.")
+    drain: float = option(
+        SERVICE, 0.0, min=0, help="Seconds to go on after a signal to stop while /readyz answers 503, for proxies."
+    )
+    log_json: bool = option(SERVICE, False, "--log-json", help="Log JSON lines instead of text.")
     max_batch: int = option(SPEED, 64, min=1, help="Maximum captions per batch.")
     max_wait: float = option(SPEED, 5.0, min=0, help="Milliseconds to wait for other requests to batch with.")
     max_queue: int = option(SPEED, 256, min=1, help="Maximum queued images; further requests get status 503.")
@@ -40,7 +44,7 @@ def serve(service: ServiceOptions, scorer: options.ScorerOptions) -> None:
         host=service.host, port=service.port, allow_hosts=tuple(service.allow_host), embed=tuple(service.embed),
         allow_origins=tuple(service.allow_origin),
         token=service.token, max_batch=service.max_batch, max_wait=service.max_wait / 1000, max_queue=service.max_queue,
-        timeout=service.timeout, cache=service.cache << 20,
+        timeout=service.timeout, drain=service.drain, log_json=service.log_json, cache=service.cache << 20,
         **({} if scorer.max_pixels is None else {"max_pixels": scorer.max_pixels}),
     )  # fmt: skip
     spec = replace(scorer, max_pixels=settings.max_pixels).spec()

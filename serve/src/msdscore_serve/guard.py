@@ -1,12 +1,16 @@
-"""ASGI middleware in front of all routes: host, origin, token, body limits, security headers, request log."""
+"""ASGI middleware in front of all routes: host, origin, token, body limits, security headers, request log.
+
+Starlette's `CORSMiddleware` is outside of it and answers preflight requests; `TrustedHostMiddleware` is not used, since
+its answer does not say which option allows a host name.
+"""
 
 import asyncio
 import json
 import logging
 import re
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,7 +31,8 @@ log = logging.getLogger("msdscore_serve")
 # Probes and the API documentation need no token: they reveal nothing about images or captions.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 # The page contains no data; its requests send the token that the user typed.
-PAGE_PATHS = re.compile(r"/(assets/[a-z0-9_.-]+|samples/[a-z0-9_.-]+)?$")
+PAGE_PATHS = re.compile(r"/((assets|samples)/[A-Za-z0-9_./-]+|look\.json)?$")
+METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})  # others are one label of the metrics
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}$")
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -40,7 +45,6 @@ _HEADERS = {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "cache-control": "no-store",
 }
 
 
@@ -54,7 +58,6 @@ class Guard:
             framed = policy.replace("frame-ancestors 'none'", f"frame-ancestors 'self' {origins}")
             self._headers["content-security-policy"] = framed
             del self._headers["x-frame-options"]  # it does not support a list of origins
-        self._origins = {origin.lower() for origin in service.settings.allow_origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject one request, or pass it on."""
@@ -63,16 +66,11 @@ class Guard:
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         started, method = time.perf_counter(), scope["method"]
-        allowed = headers.get("origin", "").lower() in self._origins
-        common = self._headers | (_cross_origin(headers["origin"]) if allowed else {})
-        exchange = _Exchange(self._service, headers, receive, send, common)
+        exchange = _Exchange(self._service, headers, receive, send, self._headers)
         scope.setdefault("state", {})["request_id"] = exchange.request_id
         if method == "HEAD":  # like GET, without a body
             exchange.silent, scope = True, {**scope, "method": "GET"}
         try:
-            if allowed and method == "OPTIONS":  # a preflight request, which has no token
-                await exchange.answer_preflight()
-                return
             check_caller(self._service.settings, scope["path"], headers)
             exchange.check_length()
             await self._app(scope, exchange.receive, exchange.send)
@@ -82,26 +80,25 @@ class Guard:
             if not self._service.closing.is_set():
                 raise
             await exchange.reject(503, "the service is stopping")
-        except Exception:  # noqa: BLE001, the caller gets a response and the log the traceback
-            log.error(json.dumps({"request": exchange.request_id, "error": traceback.format_exc()}))
+        except Exception:
+            log.exception("internal error", extra={"fields": {"request": exchange.request_id}})
             await exchange.reject(500, "internal error; see the log of the service for this request id")
         finally:
             self._service.body_bytes -= exchange.received
-            seconds, route = time.perf_counter() - started, getattr(scope.get("route"), "path", "none")
-            self._service.metrics.requests.labels(route, str(exchange.status)).inc()
-            self._service.metrics.seconds.labels(route).observe(seconds)
-            line = {"request": exchange.request_id, "method": method, "path": route, "status": exchange.status}
-            log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
+            seconds, route = time.perf_counter() - started, _route_of(scope)
+            labels = method if method in METHODS else "other", route
+            self._service.metrics.requests.labels(*labels, str(exchange.status)).inc()
+            self._service.metrics.seconds.labels(*labels).observe(seconds)
+            fields = {"request": exchange.request_id, "method": method, "path": route, "status": exchange.status}
+            log.info("request", extra={"fields": fields | {"seconds": round(seconds, 4)}})
 
 
-def _cross_origin(origin: str) -> dict[str, str]:
-    """Return the headers with which a browser lets a page of another origin read a response."""
-    return {
-        "access-control-allow-origin": origin,
-        "access-control-expose-headers": "retry-after, x-request-id",
-        "cross-origin-resource-policy": "cross-origin",
-        "vary": "origin",
-    }
+def _route_of(scope: Scope) -> str:
+    """Return the path of the route of a request, without names that a client chose."""
+    if path := getattr(scope.get("route"), "path", None):
+        return str(path)
+    page = PAGE_PATHS.match(scope["path"])
+    return f"/{page[2]}" if page and page[2] else "none"
 
 
 def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str]) -> None:
@@ -145,9 +142,11 @@ class _Exchange:
     ) -> None:
         self._service, self._receive, self._send, self._headers = service, receive, send, headers
         self._common = common  # headers of every response
+        # Of a request without a body, nothing needs to be read before its connection is used again.
+        empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         given, limit = headers.get("x-request-id", ""), service.settings.max_body
         self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
-        self.status, self._begun, self.received, self._complete = 500, False, 0, False
+        self.status, self._begun, self.received, self._complete = 500, False, 0, empty
         self.silent = False  # the response has no body
         self._too_large = RequestError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
 
@@ -159,7 +158,6 @@ class _Exchange:
         # Memory is counted on arrival: a large announced length with little data must not block others.
         if len(announced) > 18 or int(announced) > self._service.settings.max_body:
             raise self._too_large
-        self._complete = announced == "0" and "transfer-encoding" not in self._headers
 
     async def receive(self) -> Message:
         """Receive the next part of the body; raises if it stalls, is too large, or the service is stopping."""
@@ -191,10 +189,12 @@ class _Exchange:
             closing.cancel()
 
     async def send(self, message: Message) -> None:
-        """Send a part of the response, with the common headers."""
+        """Send a part of the response, with the common headers; an unread body is discarded before its end."""
         if message["type"] == "http.response.start":
             self.status, self._begun = int(message["status"]), True
             added = {**self._common, "x-request-id": self.request_id}
+            if not any(name.lower() == b"cache-control" for name, _ in message.get("headers", ())):
+                added |= {"cache-control": "no-store"}
             if self.status == 503:
                 added |= {"retry-after": "1"}
             if self.status == 401:
@@ -205,18 +205,27 @@ class _Exchange:
             message["headers"] = [*message.get("headers", []), *encoded]
         elif self.silent:
             message = {**message, "body": b""}
+        if message["type"] == "http.response.body" and not (self._complete or message.get("more_body")):
+            await self._send({**message, "more_body": True})
+            await self._discard()
+            message = {"type": "http.response.body", "body": b""}
         await self._send(message)
 
-    async def answer_preflight(self) -> None:
-        """Tell a browser that a page of an allowed origin may call the API."""
-        given = {
-            "access-control-allow-methods": "GET, POST",
-            "access-control-allow-headers": "authorization, content-type, x-request-id",
-            "access-control-max-age": "600",
-        }
-        headers = [(name.encode(), value.encode()) for name, value in given.items()]
-        await self.send({"type": "http.response.start", "status": 204, "headers": headers})
-        await self.send({"type": "http.response.body", "body": b""})
+    async def _discard(self) -> None:
+        """Read the rest of the body and forget it, within the limits of a body.
+
+        A connection that is closed with unread data is reset. A proxy that was still sending takes that for a failure
+        of the service, and sends it no requests for a while.
+        """
+        if self.status == 408 or self._service.closing.is_set():
+            return
+        left = self._service.settings.max_body
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._service.settings.body_timeout):
+                while not self._complete and left > 0:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    self._complete = not message.get("more_body", False)
 
     async def reject(self, status: int, reason: str) -> None:
         """Respond with a status and one line, unless a response has started."""

@@ -4,8 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from importlib import metadata
 from importlib.resources import files
+from mimetypes import add_type
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,40 +30,65 @@ if TYPE_CHECKING:
 RAMP_STEPS = 128
 DESCRIBES = 1.5  # a word describes a patch if its attention is this many times the uniform one
 _ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
-_TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css",
-    "js": "text/javascript",
-    "svg": "image/svg+xml",
-    "jpg": "image/jpeg",
-    "json": "application/json",
-}
+ASSETS = [("msdscore_serve", "assets"), ("msdscore.explain", "assets")]  # the second has the palette of all pages
+SAMPLES = [("msdscore_serve", "assets/samples"), ("msdscore", "photographs")]
+FOREVER = "public, max-age=31536000, immutable"  # addresses with a hash of their content
+A_DAY = "public, max-age=86400"
 
 
 def add_page(app: "FastAPI", signature: str, settings: ServeSettings, presentation: Presentation) -> None:
-    """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets` and `/samples`."""
-    from fastapi import HTTPException, Request, Response
+    """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets/HASH` and `/samples`.
 
-    root = files("msdscore_serve").joinpath("assets")
-    entries = {f"/assets/{entry.name}": entry for entry in root.iterdir() if entry.is_file()}
-    folders = (root.joinpath("samples"), files("msdscore").joinpath("photographs"))
-    entries |= {f"/samples/{entry.name}": entry for folder in folders for entry in folder.iterdir()}
-    entries |= {path: entries.pop(f"/assets/{name}") for path, name in (("/", "index.html"), ("/docs", "docs.html"))}
-    entries["/assets/palette.css"] = files("msdscore.explain").joinpath("assets", "palette.css")  # of all pages
-    kinds = {path: _TYPES.get(entry.name.rpartition(".")[2]) for path, entry in entries.items()}
-    contents = {path: (entries[path].read_bytes(), kind) for path, kind in kinds.items() if kind}
+    The hash is that of all files, so that scripts find each other by relative addresses and a browser asks for none of
+    them again.
+    """
+    from fastapi import Request, Response
+    from starlette.staticfiles import NotModifiedResponse, StaticFiles
+
+    class Cached(StaticFiles):
+        def __init__(self, packages: Sequence[tuple[str, str]], cache_control: str) -> None:
+            super().__init__(packages=list(packages))
+            self._cache_control = cache_control
+
+        def file_response(self, *given: Any, **named: Any) -> Response:
+            response = super().file_response(*given, **named)
+            response.headers["cache-control"] = self._cache_control
+            return response
+
+    add_type("text/javascript", ".js")  # Windows may have another type for it
+    look, version = _look(signature, settings, presentation), _hash_of_files()
+    folder = f"assets/{version}/"
+    pages = {name: _asset(name).replace("assets/", folder).encode() for name in ("index.html", "docs.html")}
+    contents = {"/": (pages["index.html"], "text/html"), "/docs": (pages["docs.html"], "text/html")}
+    contents["/look.json"] = look.encode(), "application/json"
+    tags = {path: f'W/"{sha256(content).hexdigest()[:32]}"' for path, (content, _) in contents.items()}
 
     async def file(request: Request) -> Response:
-        path = request.scope["path"]
-        if path == "/assets/look.json":
-            return Response(_look(signature, settings, presentation), media_type=_TYPES["json"])
-        if path not in contents:
-            raise HTTPException(404)
+        path = request.scope["route"].path
         content, kind = contents[path]
-        return Response(content, media_type=kind)
+        response = Response(content, media_type=kind, headers={"etag": tags[path], "cache-control": "no-cache"})
+        known = request.headers.get("if-none-match", "").replace(" ", "").split(",")
+        return NotModifiedResponse(response.headers) if tags[path] in known else response
 
-    for path in ("/", "/docs", "/assets/{name}", "/samples/{name}"):
+    for path in contents:
         app.add_api_route(path, file, include_in_schema=False)
+    app.mount(f"/{folder}", Cached(ASSETS, FOREVER))
+    app.mount("/samples", Cached(SAMPLES, A_DAY))
+
+
+def _asset(name: str) -> str:
+    return files("msdscore_serve").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache
+def _hash_of_files() -> str:
+    """Return a hash of the names and contents of all files under `/assets`."""
+    digest = sha256()
+    for package, folder in ASSETS:
+        for entry in sorted(files(package).joinpath(folder).iterdir(), key=lambda entry: entry.name):
+            if entry.is_file():
+                digest.update(f"{entry.name}\0".encode() + entry.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 @cache

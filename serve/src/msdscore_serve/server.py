@@ -1,10 +1,12 @@
-"""Server process: connection limits, JSON-lines logs and graceful shutdown."""
+"""Server process: connection limits, log lines and graceful shutdown."""
 
 import asyncio
+import json
 import logging
 import socket
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from msdscore.errors import ConfigError, require
@@ -27,16 +29,36 @@ def run_server(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[
     """Serve until the process is stopped; accepted requests are finished."""
     require("uvicorn", extra="serve")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log = logging.getLogger("msdscore_serve")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    handler.setFormatter(LogLines(as_json=settings.log_json))
+    for name, level in (("msdscore_serve", logging.INFO), ("uvicorn", logging.ERROR)):
+        log = logging.getLogger(name)
+        log.addHandler(handler)
+        log.setLevel(level)
     with bind(settings) as listener:  # before the weights are loaded, so that a port in use is reported at once
         pipeline = spec.build()
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         line = f"msdscore serves http://{host}:{listener.getsockname()[1]}/ with {pipeline.signature}"
         app = create_app(pipeline, settings, spec=spec)
         make_server(app, settings, started=lambda: announce(line)).run(sockets=[listener])
+
+
+class LogLines(logging.Formatter):
+    """One line per event with time and level, as text or as a JSON object; `fields` of a record are its values."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields = {**getattr(record, "fields", {})}
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        level, message = record.levelname.lower(), record.getMessage()
+        if self._as_json:
+            return json.dumps({"time": time, "level": level, "message": message, **fields})
+        return " ".join([time, level, message, *(f"{name}={value}" for name, value in fields.items())])
 
 
 def bind(settings: ServeSettings) -> socket.socket:
@@ -72,7 +94,12 @@ def make_server(app: "FastAPI", settings: ServeSettings, *, started: Callable[[]
                 started()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.state.service.closing.set()  # ends uploads in progress
+            service = app.state.service
+            service.stopping = True  # /readyz says so, and requests are answered until the proxy sends no more
+            until = asyncio.get_running_loop().time() + settings.drain
+            while (left := until - asyncio.get_running_loop().time()) > 0 and not self.force_exit:
+                await asyncio.sleep(min(left, 0.1))
+            service.closing.set()  # ends uploads in progress
             await super().shutdown(sockets)
 
     return Server(
@@ -81,7 +108,7 @@ def make_server(app: "FastAPI", settings: ServeSettings, *, started: Callable[[]
             http=_connection_class(settings),
             ws="none",
             lifespan="on",
-            log_level="error",
+            log_config=None,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE,

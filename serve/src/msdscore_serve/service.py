@@ -80,13 +80,14 @@ class Service:
         self._accepted = 0  # images that wait or are processed
         self._idle: asyncio.TimerHandle | None = None
         self.body_bytes = 0  # of requests in flight; updated by the guard
-        self.closing = asyncio.Event()
+        self.stopping = False  # a signal to stop was received
+        self.closing = asyncio.Event()  # no more input is read
 
     @property
     def problem(self) -> str | None:
         """Return the reason why the next request would be rejected; None if it would be accepted."""
         settings = self.settings
-        if self.closing.is_set():
+        if self.stopping or self.closing.is_set():
             return "the service is stopping"
         if self._accepted >= settings.max_queue:
             return "the queue is full"
@@ -320,10 +321,12 @@ class Metrics:
     def __init__(self) -> None:
         kinds: Any = require("prometheus_client", extra="serve")
         registry = kinds.CollectorRegistry()
+        kinds.disable_created_metrics()  # a second series for each one, which no dashboard uses
+        kinds.ProcessCollector(registry=registry)
         counter, histogram = partial(kinds.Counter, registry=registry), partial(kinds.Histogram, registry=registry)
         self.text, self.content_type = partial(kinds.generate_latest, registry), kinds.CONTENT_TYPE_LATEST
-        self.requests = counter("msdscore_requests", "Requests answered.", ["path", "status"])
-        self.seconds = histogram("msdscore_request_seconds", "Time to answer.", ["path"])
+        self.requests = counter("msdscore_requests", "Requests answered.", ["method", "path", "status"])
+        self.seconds = histogram("msdscore_request_seconds", "Time to answer.", ["method", "path"])
         sizes = (1, 2, 4, 8, 16, 32, 64)
         self.batch = histogram("msdscore_batch_captions", "Captions per call of the encoder.", buckets=sizes)
         self.busy = counter("msdscore_worker_seconds", "Time that the worker spent on batches.")
@@ -342,7 +345,7 @@ class Metrics:
         """Count a scored caption: its match, verdict and warnings."""
         if not score.readable:
             self.unreadable.inc()
-        elif score.match is not None:
+        elif score.match is not None and math.isfinite(score.match):  # one NaN would stay in the sum for good
             self.match.observe(score.match)
         self.verdicts.labels((score.verdict if score.readable else None) or "none").inc()
         for warning in score.warnings:

@@ -48,6 +48,8 @@ class ServeSettings:
     max_wait: float = 0.005  # seconds that a request waits for others
     max_queue: int = 256  # images that wait or are processed; further requests are answered 503
     timeout: float = 60.0  # seconds per request
+    drain: float = 0.0  # seconds after a signal to stop in which /readyz answers 503 and requests are still accepted
+    log_json: bool = False  # log lines are JSON objects
     cache: int = 256 << 20  # bytes of embeddings of images and captions
     max_stored: int = 64 << 20  # bytes of uploaded images; the oldest are dropped first
 
@@ -58,8 +60,9 @@ class ServeSettings:
                 raise ConfigError(f"{field.name} must be at least 1, got {value}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
-        if self.max_wait < 0 or self.cache < 0:
-            raise ConfigError(f"max_wait and cache must not be negative, got {self.max_wait} and {self.cache}")
+        for name in ("max_wait", "cache", "drain"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if min(self.timeout, self.header_timeout, self.body_timeout) <= 0:
             raise ConfigError("timeout, header_timeout and body_timeout must be above 0")
         for name in self.allow_hosts:

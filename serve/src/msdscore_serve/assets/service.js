@@ -88,6 +88,6 @@ export async function figure(image, kind, captions, signal) {
 }
 
 export const version = () => read("version");
-export const look = () => read("assets/look.json");
+export const look = () => read("look.json");
 export const samples = () => read("samples/samples.json");
 export const sample = async (name) => (await call(`samples/${name}`)).blob();
