@@ -90,7 +90,7 @@ def test_files_of_an_earlier_export_are_removed(members, tmp_path):
         join(members, out)
     assert (out / "bank.safetensors").read_bytes() == b"old"  # a rejected export removes nothing
     join(members, out, overwrite=True)
-    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "SHA256SUMS"}
+    assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "SHA256SUMS", "CRC32SUMS"}
     assert load_encoder(str(out), device="cpu").bank is None
 
 

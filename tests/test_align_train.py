@@ -410,7 +410,13 @@ def test_export_scores_like_the_run_and_verifies_its_backbones(models, rows, tmp
     judged = evaluate(run, rows, device="cpu")
     assert judged.cosine.mean == 100.0
     folder = export(run, tmp_path / "encoder")
-    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md", "SHA256SUMS"}
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+        "SHA256SUMS",
+        "CRC32SUMS",
+    }
     encoder = load_encoder(str(folder), device="cpu")
     assert encoder.signature.startswith("encoder@")
     scorer = Scorer(encoder)

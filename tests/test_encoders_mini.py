@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +24,7 @@ from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS, Graph, OnnxEncoder
 from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError
+from msdscore.scoring.bank import content_digest
 from msdscore.text.words import STOP_WORDS, content_tokens
 from msdscore_torch.aligned import lite2
 from msdscore_torch.aligned.lite2 import load_lite2
@@ -204,14 +206,27 @@ def test_fused_graphs_are_derived_from_the_exported_ones(exported, fused):
     assert derive(folder / exported) == (folder / fused).read_bytes()
 
 
-def test_folders_without_fused_graphs_use_the_exported_ones_with_the_same_signature(tmp_path):
-    shutil.copytree(locate("package:msdscore_mini"), tmp_path / "mini", ignore=shutil.ignore_patterns("*.fused.onnx"))
-    sums = tmp_path / "mini" / "SHA256SUMS"
-    sums.write_text("".join(line for line in sums.read_text().splitlines(keepends=True) if "fused" not in line))
-    older = load_encoder(str(tmp_path / "mini"), device="cpu")
-    assert isinstance(older, OnnxEncoder)
-    assert older.signature == encoder().signature
-    assert np.allclose(older.encode_texts(TEXTS).pooled, encoder().encode_texts(TEXTS).pooled, atol=1e-6)
+def test_graphs_are_opened_when_they_are_needed(tmp_path):
+    code = "import sys; from msdscore import Scorer; Scorer(device='cpu'); print('onnxruntime' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    shutil.copytree(locate("package:msdscore_mini"), tmp_path / "mini")
+    copied = load_encoder(str(tmp_path / "mini"), device="cpu")
+    (tmp_path / "mini" / FUSED_GRAPHS[0]).unlink()
+    assert np.array_equal(copied.encode_texts(TEXTS).pooled, encoder().encode_texts(TEXTS).pooled)
+    with pytest.raises(WeightsError, match=r"image\.fused\.onnx: cannot be loaded"):
+        prepare_and_encode(copied, [make_image()])
+
+
+def test_listed_digest_of_the_bank_is_that_of_its_content(tmp_path):
+    shutil.copytree(locate("package:msdscore_mini"), tmp_path / "mini")
+    bank = load_encoder(str(tmp_path / "mini"), device="cpu").bank
+    assert bank.digest == content_digest(bank)
+    assert replace(bank, match=None).digest == ""
+    meta = tmp_path / "mini" / "meta.json"
+    meta.write_text(meta.read_text().replace(bank.digest, "00000000"))
+    with pytest.raises(WeightsError, match=r"meta\.json: is damaged"):
+        load_encoder(str(tmp_path / "mini"), device="cpu")
 
 
 def test_damaged_graph_is_an_error(tmp_path):

@@ -5,6 +5,7 @@ import pickle
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -13,9 +14,8 @@ import torch
 import msdscore
 from command_line import invoke
 from hostile import Bomb
-from msdscore.encoders.hashing import SUMS, verify_sums
+from msdscore.encoders.hashing import CHECKS, SUMS, loading, verify_sums, write_sums
 from msdscore.errors import MSDScoreError, WeightsError
-from msdscore_lab.align.export import write_sums
 
 SOURCE = Path(msdscore.__file__).parent
 WEIGHTS = Path(pytest.importorskip("msdscore_mini", reason="needs the weights of mini").__file__).parent
@@ -118,6 +118,28 @@ def test_damaged_weights_are_rejected(tmp_path, how):
 
     with pytest.raises(WeightsError, match="trunk-1.safetensors: is "):
         load_encoder(str(folder), device="cpu")
+
+
+def test_list_of_checksums_saves_hashing_but_not_the_check(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"weights")
+    write_sums(tmp_path)
+    sums, checks = ((tmp_path / name).read_text() for name in (SUMS, CHECKS))
+    path.write_bytes(b"Weights")
+    with pytest.raises(WeightsError, match="is damaged"):
+        verify_sums(tmp_path)
+    # A list that was changed together with the file is trusted, except by `verify`.
+    crc = f"{crc32(b'Weights'):08x}"
+    (tmp_path / CHECKS).write_text(crc + checks[8:])
+    verify_sums(tmp_path)
+    with loading(verify=True), pytest.raises(WeightsError, match="is damaged"):
+        verify_sums(tmp_path)
+    # One digit of a digest, in one of the lists.
+    path.write_bytes(b"weights")
+    (tmp_path / CHECKS).write_text(checks)
+    (tmp_path / SUMS).write_text(("0" if sums[0] != "0" else "1") + sums[1:])
+    with pytest.raises(WeightsError, match="is damaged"):
+        verify_sums(tmp_path)
 
 
 def test_manifest_rejects_files_of_other_folders(tmp_path):

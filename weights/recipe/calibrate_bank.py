@@ -9,12 +9,12 @@ length, `match` and `familiarity` are fitted. The new bank and the checksums are
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 
-from msdscore.encoders.banks import bank_bytes
-from msdscore.encoders.hashing import SUMS, file_sha256
+from msdscore.encoders.banks import bank_bytes, read_bank
+from msdscore.encoders.checkpoints import META
+from msdscore.encoders.hashing import LISTED, write_sums
 from msdscore.encoders.registry import load_encoder
 from msdscore.forms.evidence import Evidence
 from msdscore.io.images import open_image
@@ -52,9 +52,10 @@ def main() -> None:
         others=others,
     )
     (given.output / NAME).write_bytes(bank_bytes(built.bank, half=True))
-    sums = (given.output / SUMS).read_text(encoding="utf-8")
-    digest = file_sha256(given.output / NAME)
-    (given.output / SUMS).write_text(re.sub(rf"\w+(?=  {NAME})", digest, sums), encoding="utf-8")
+    stored = content_digest(read_bank(given.output / NAME)[0])  # of the numbers in half precision
+    meta = json.loads((given.output / META).read_text(encoding="utf-8")) | {"bank": stored}
+    (given.output / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    write_sums(given.output, LISTED)
     sys.stdout.write(f"bank {built.name} from {len(held_out)} images, {built.quality}\n")
 
 

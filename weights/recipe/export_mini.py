@@ -24,9 +24,8 @@ from torch import Tensor, nn
 
 from msdscore.core import embeddings
 from msdscore.encoders.base import Features
-from msdscore.encoders.hashing import SUMS
+from msdscore.encoders.hashing import CHECKS, LISTED, SUMS, write_sums
 from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS
-from msdscore_lab.align.export import write_sums
 from msdscore_torch.aligned import heads, lite2, minilm
 from msdscore_torch.aligned.encoder import AlignedEncoder, load_aligned
 from msdscore_torch.aligned.towers import mean_state, take_levels
@@ -156,7 +155,7 @@ class TextGraph(nn.Module):
 
 def write_graphs(folder: Path) -> None:
     """Export both networks with their heads, check them against torch, and write the checksums of the folder."""
-    for name in (*GRAPHS, *FUSED_GRAPHS, SUMS):
+    for name in (*GRAPHS, *FUSED_GRAPHS, SUMS, CHECKS):
         (folder / name).unlink(missing_ok=True)
     encoder = load_aligned(str(folder), name=str(folder), device="cpu", dtype="float32")
     # The exporter needs one graph without branches on data.
@@ -182,7 +181,7 @@ def write_fused(folder: Path) -> None:
     for source, target in zip(GRAPHS, FUSED_GRAPHS, strict=True):
         (folder / target).write_bytes(fused(folder / source))
         compare(folder / source, folder / target)
-    write_sums(folder, (".json", ".onnx", ".safetensors", ".txt"))
+    write_sums(folder, LISTED)
 
 
 def _graphs(encoder: AlignedEncoder) -> dict[str, tuple[nn.Module, list[str], list[str], Any]]:

@@ -24,7 +24,7 @@ share of false words, is not. Words that cannot be judged, and words that the ca
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -341,6 +341,7 @@ class Bank:
 
     For the evidence form `words` calibrates evidence, `match` turns a score into a probability, `vocabulary`
     names image content that a caption omits, and `familiarity` tells images that the encoder knows from others.
+    `digest` is the hash of its content if a verified file lists it; `replace` does not copy it.
     """
 
     images: Mixture
@@ -349,3 +350,4 @@ class Bank:
     match: Match | None = None
     vocabulary: Vocabulary | None = None
     familiarity: Familiarity | None = None
+    digest: str = field(default="", init=False, compare=False)

@@ -21,8 +21,10 @@ _VOCABULARY_FACTS = ("words", "stems", "coefficients")
 _VOCABULARY_TENSORS = ("frequency", "points", "alike")
 
 
-def read_bank(path: Path) -> tuple[Bank, str]:
+def read_bank(path: Path, *, digest: str = "") -> tuple[Bank, str]:
     """Read a bank, and the signature of the encoder that it was built for (empty next to that encoder's weights).
+
+    `digest` is the hash of its content, if a verified file lists it: computing it takes longer than reading the bank.
 
     Raises:
         WeightsError: the file is missing, damaged or not a bank.
@@ -45,6 +47,7 @@ def read_bank(path: Path) -> tuple[Bank, str]:
         bank = _parsed(tensors, metadata)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise WeightsError(f"{path}: is damaged ({type(error).__name__}: {error}); build it again") from error
+    object.__setattr__(bank, "digest", digest)
     return bank, metadata.get("encoder", "")
 
 

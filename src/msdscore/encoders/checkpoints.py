@@ -16,8 +16,9 @@ from msdscore.errors import WeightsError, require
 
 CONFIG = "config.json"
 BANK = "bank.safetensors"  # the background bank of an encoder
+META = "meta.json"  # origin and licence of an encoder, and `bank`, the digest of its bank
 # Files that do not change vectors. Fused graphs compute the functions of the exported ones, which are signed.
-_UNSIGNED = (BANK, "meta.json", "image.fused.onnx", "text.fused.onnx")
+_UNSIGNED = (BANK, META, "image.fused.onnx", "text.fused.onnx")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SMALL_FILES = (".json", ".txt", ".model")
 _PARTS = re.compile(r"(trunk(-\d+)?|bank)\.safetensors")  # of an aligned encoder, in addition to its heads

@@ -8,12 +8,12 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from msdscore.core.arrays import gpu_count, torch_part
 from msdscore.core.embeddings import unit
 from msdscore.encoders.banks import read_bank, uncalibrated
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, TokenLayout, with_text_warnings
-from msdscore.encoders.checkpoints import BANK, Checkpoint, find_checkpoint, locate
+from msdscore.encoders.checkpoints import BANK, META, Checkpoint, find_checkpoint, locate
 from msdscore.encoders.hashing import listed_files, verify_sums
 from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
@@ -35,7 +35,7 @@ from msdscore.errors import ConfigError, MissingExtraError, WeightsError
 from msdscore.text.words import content_tokens
 
 GRAPHS = ("image.onnx", "text.onnx")  # exported from the networks, and part of the signature
-FUSED_GRAPHS = ("image.fused.onnx", "text.fused.onnx")  # the same functions with fewer operators
+FUSED_GRAPHS = ("image.fused.onnx", "text.fused.onnx")  # the same functions with fewer operators, which are used
 VOCABULARY = "vocab.txt"
 CLS, SEP, PAD, UNKNOWN, CONTEXT = 101, 102, 0, 100, 512
 _IMAGES = 2  # at a time: more need more memory and are not faster
@@ -53,7 +53,7 @@ class Graph:
     def __init__(self, path: Path) -> None:
         self.path, self._threads = path, threads.count()
         self._session: Any = None
-        self._lock = Lock()
+        self._lock, self._starting = Lock(), False
         _forget_after_fork(self)
 
     def __getstate__(self) -> tuple[Path, int]:
@@ -61,7 +61,7 @@ class Graph:
 
     def __setstate__(self, state: tuple[Path, int]) -> None:
         self.path, self._threads = state
-        self._session, self._lock = None, Lock()
+        self._session, self._lock, self._starting = None, Lock(), False
         _forget_after_fork(self)
 
     def run(self, **inputs: npt.NDArray[Any]) -> list[Floats]:
@@ -75,6 +75,16 @@ class Graph:
             if self._session is None:
                 self._session = _open(self.path, self._threads)
             return self._session
+
+    def open_soon(self) -> None:
+        """Start to open the session in another thread, unless that was done before; `run` waits for it."""
+        if not self._starting:
+            self._starting = True
+            Thread(target=self._try_open, name=f"open {self.path.name}").start()
+
+    def _try_open(self) -> None:
+        with suppress(WeightsError):  # raised again by the call that needs the session
+            self.open()
 
 
 def _open(path: Path, count: int) -> Any:
@@ -117,7 +127,7 @@ def _forget() -> None:
         if graph._session is not None:
             # Never destroyed: that would wait forever for threads that exist only in the parent.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph._session))
-        graph._session, graph._lock = None, Lock()
+        graph._session, graph._lock, graph._starting = None, Lock(), False
 
 
 class _Texts(NamedTuple):
@@ -128,17 +138,15 @@ class _Texts(NamedTuple):
 
 
 class OnnxEncoder:
-    """Patches, content words and pooled vectors of `mini`."""
+    """Patches, content words and pooled vectors of `mini`; each of the two graphs is opened when it is needed."""
 
     device = "cpu"
     precision = "float32"
 
-    def __init__(
-        self, identity: Identity, checkpoint: Checkpoint, config: Mapping[str, Any], graphs: tuple[str, str]
-    ) -> None:
+    def __init__(self, identity: Identity, checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
         folder = checkpoint.folder
         self.name, self.signature, self._english = identity.name, identity.signature, identity.languages == ("en",)
-        bank = read_bank(folder / BANK)[0] if (folder / BANK).is_file() else None
+        bank = read_bank(folder / BANK, digest=_bank_digest(checkpoint))[0] if (folder / BANK).is_file() else None
         self.bank = uncalibrated(bank, is_default=identity.options.has_default_vectors)
         self.recommended: Mapping[str, Any] | None = config.get("recommended")
         side, self._grid = int(config["image"]["size"]), int(config["image"]["grid"])
@@ -147,13 +155,12 @@ class OnnxEncoder:
         self.tokenizer = WordPiece.read(folder / VOCABULARY)
         self._text_settings = TextSettings(CONTEXT, (CLS,), (SEP,), PAD, identity.options.long_text, unknown=UNKNOWN)
         self._only_content = config["text"]["words"] == "content"
-        self._images, self._texts = (Graph(folder / name) for name in graphs)
-        with ThreadPoolExecutor(2) as pool:  # weights are widened at the same time
-            list(pool.map(Graph.open, (self._images, self._texts)))
+        self._images, self._texts = (Graph(folder / name) for name in FUSED_GRAPHS)
         self._sentences: dict[str, Floats] = {}
 
     def prepare(self, image: Image) -> Prepared:
         """Resize an image to the square that the network takes."""
+        self._images.open_soon()  # while captions are encoded, which opens the other graph
         return prepare_image(image, self.preprocessing)
 
     @property
@@ -229,6 +236,13 @@ class OnnxEncoder:
         return list(chosen), fewer
 
 
+def _bank_digest(checkpoint: Checkpoint) -> str:
+    """The digest of an encoder's bank, if both files are listed and therefore belong together."""
+    if not listed_files(checkpoint.folder).keys() >= {BANK, META}:
+        return ""
+    return str(checkpoint.read_json(META).get("bank", ""))
+
+
 class _Placement(NamedTuple):
     """Device and dtype of vectors, as in the signature."""
 
@@ -253,15 +267,13 @@ def load_mini(
     needs_torch = chosen.runtime == "torch" or chosen.image_backbone or chosen.text_backbone or on_device
     if on_cpu and not needs_torch:
         checkpoint = find_checkpoint(locate(source), revision=revision)
-        # Only listed graphs are known to belong to the other files of their folder; older folders have no fused ones.
-        listed = set(listed_files(checkpoint.folder))
-        graphs = next((names for names in (FUSED_GRAPHS, GRAPHS) if listed.issuperset(names)), None)
-        if graphs is not None:
+        # Only listed graphs are known to belong to the other files of their folder.
+        if set(listed_files(checkpoint.folder)).issuperset(FUSED_GRAPHS):
             verify_sums(checkpoint.folder)
             config = checkpoint.read_json("config.json")
             languages = ("en",) if config["text"].get("kind") == "mini" else ()
             identity = Identity(name, checkpoint.signed(name), _Placement(), chosen, languages=languages)
-            return OnnxEncoder(identity, checkpoint, config, graphs)
+            return OnnxEncoder(identity, checkpoint, config)
     if chosen.runtime == "onnx":
         raise ConfigError(f"runtime='onnx' needs device='cpu', dtype='float32' and graphs; omit it to load {name}")
     if find_spec("msdscore_torch") is None:

@@ -80,6 +80,7 @@ ENCODERS = Registry(
     "encoder", EncoderRow, built_in,
     lambda name, target: EncoderRow(name=name, loader=f"{__name__}:load_imported", family="imported"),
 )  # fmt: skip
+_OPEN = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _CLIP_SIZE = re.compile(r"clip-vit-(base|large)-patch(\d+)(-\d+)?")
 
 
@@ -144,8 +145,8 @@ def load_encoder(
 ) -> "Encoder":
     """Load an encoder by short name, hub name or folder; `options` are those of its family.
 
-    `verify` reads every byte of its weights; otherwise files over 256 MiB are checked by their timestamps
-    and a sample of blocks.
+    `verify` computes the SHA-256 of its weights from every byte; otherwise listed files are checked by their CRC-32,
+    and others over 256 MiB by their timestamps and a sample of blocks.
 
     >>> load_encoder("toy").signature
     'toy@1'
@@ -171,11 +172,19 @@ def load_imported(source: str, *, name: str, **keywords: Any) -> "Encoder":
 
     target = import_object(name, "encoder")
     if callable(target) and (isinstance(target, type) or not isinstance(target, Encoder)):
-        parameters = signature(target).parameters
+        parameters = _parameters(name, target)
         if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
             for option in keywords.keys() - {"device", "dtype", "revision"} - parameters.keys():
                 raise unknown_name(f"option of {name}", option, parameters)
             keywords = {option: value for option, value in keywords.items() if option in parameters}
+        missing = [
+            parameter.name for parameter in parameters.values()
+            if parameter.default is Parameter.empty and parameter.name not in keywords and parameter.kind not in _OPEN
+        ]  # fmt: skip
+        if missing:
+            raise ConfigError(
+                f"{name}: cannot be called without {', '.join(missing)}; expected a callable that returns an encoder"
+            )
         target = target(**keywords)
     if not isinstance(target, Encoder):
         raise ConfigError(
@@ -183,6 +192,13 @@ def load_imported(source: str, *, name: str, **keywords: Any) -> "Encoder":
             "msdscore.testing.check_encoder lists the missing members"
         )
     return target
+
+
+def _parameters(name: str, target: Any) -> Mapping[str, Parameter]:
+    try:
+        return signature(target).parameters
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        raise ConfigError(f"{name}: expected an encoder or a function that returns one, got {target!r}") from None
 
 
 def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:

@@ -89,6 +89,15 @@ def named(bank: Bank, encoder: str) -> NamedBank:
 
     `encoder` is the signature of its encoder.
     """
+    return NamedBank(f"{len(bank.images)}@{bank.digest or content_digest(bank)}", encoder, bank)
+
+
+def content_digest(bank: Bank) -> str:
+    """Return eight hexadecimal digits for the tensors and settings of a bank.
+
+    Raises:
+        ConfigError: a tensor contains NaN.
+    """
     # The order of metadata in the file is not fixed, so they are hashed separately from the tensors.
     facts = "".join(f"{name}={value}" for name, value in sorted(bank_facts(bank).items()))
     tensors = bank_tensors(bank)
@@ -96,7 +105,7 @@ def named(bank: Bank, encoder: str) -> NamedBank:
         raise ConfigError("the encoder returned vectors that are not finite for the bank; load it with dtype='float32'")
     digest = sha256(save(tensors))
     digest.update(facts.encode())
-    return NamedBank(f"{len(bank.images)}@{digest.hexdigest()[:8]}", encoder, bank)
+    return digest.hexdigest()[:8]
 
 
 def build_bank(

@@ -299,12 +299,12 @@ def caption_model() -> TrigramModel:
     raw = json.loads(head)
     content = [bool(flag) for flag in raw["content"]]
     single = [2.0 ** -(SURPRISE_UNIT * surprise) for surprise in raw["single"]]
-    share = sum(own for own, is_content in zip(single, content, strict=True) if is_content)
-    scale = {True: _IN_A_LIST / share, False: (1 - _IN_A_LIST) / (sum(single) - share)}
+    of_content = sum(share for share, is_content in zip(single, content, strict=True) if is_content)
+    scale = {True: _IN_A_LIST / of_content, False: (1 - _IN_A_LIST) / (sum(single) - of_content)}
     levels = [SURPRISE_UNIT * level for level in range(1 + int(MOST_SURPRISE / SURPRISE_UNIT))]
+    bits = [(-log2(share), -log2(share * scale[is_content])) for share, is_content in zip(single, content, strict=True)]
     gains = [
-        [(_clipped(-log2(own) - level), _clipped(-log2(own * scale[is_content]) - level)) for level in levels]
-        for own, is_content in zip(single, content, strict=True)
+        [(_clipped(any_order - level), _clipped(in_list - level)) for level in levels] for any_order, in_list in bits
     ]
     symbols = {word: number for number, words in enumerate(raw["words"]) for word in words.split()}
     return TrigramModel(symbols, trigrams, gains, content, len(single))

@@ -1,7 +1,7 @@
 """Encoders that load by their folder: exported from a run, or joined from several exports."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from msdscore.encoders.banks import bank_bytes
 from msdscore.encoders.checkpoints import BANK
-from msdscore.encoders.hashing import SUMS, file_sha256
+from msdscore.encoders.hashing import CHECKS, SUMS, write_sums
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.files import write_bytes
@@ -96,7 +96,7 @@ def _write(
         if not all(bool(torch.isfinite(value).all()) for value in stored.values()):
             raise ConfigError(f"the trained weights overflow {dtype}; export them with dtype='float32'")
         files[name] = save(stored)
-    own_files = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS}
+    own_files = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS, CHECKS}
     others = (path for path in folder.iterdir() if path.name not in own_files) if folder.is_dir() else iter(())
     if not all(path.match(BRANCHES) for path in others):
         raise RunError(f"{folder}: contains other files; choose an empty or new folder")
@@ -213,11 +213,3 @@ def _check_compatible(configs: Sequence[Mapping[str, Any]], folders: Sequence[Pa
             )
     if any(tuned) and not all(tuned):
         raise ConfigError("either all or none of the encoders to join can have a tuned image network")
-
-
-def write_sums(folder: Path, suffixes: Collection[str] = ()) -> None:
-    """Write the SHA-256 of a folder's files, or of those with these suffixes, for `sha256sum --check SHA256SUMS`."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
-    files = [path for path in files if path.suffix in suffixes] if suffixes else files
-    lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in files)
-    write_bytes(folder / SUMS, lines.encode("utf-8"), folder=folder)
