@@ -367,6 +367,15 @@ def test_doctor_reports_the_installation_and_passes():
     assert lines["self-test"].startswith("passed: 3 of 3 colours recognised, scores are repeatable")
 
 
+def test_doctor_names_the_library_of_an_own_encoder(tmp_path, monkeypatch):
+    (tmp_path / "own_encoder.py").write_text(
+        'from msdscore.encoders.toy import ToyEncoder\ndef own(): return Own(name="own")\nclass Own(ToyEncoder): ...\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    done = invoke("doctor", "-e", "own_encoder:own", "--json")
+    assert json.loads(done.stdout)["runtime"].startswith("own_encoder, ")
+
+
 def test_doctor_fails_with_the_encoder(monkeypatch):
     done = invoke("doctor", "-e", "clip-l41", "--json")
     assert done.exit_code == 1
@@ -418,8 +427,8 @@ def test_doctor_describes_the_weights(tmp_path):
     (folder / "notes.dat").write_bytes(bytes(5_000_000))
     size = sum(path.stat().st_size for path in folder.rglob("*"))
     for more, how in (
-        ([], "hashed; files over 256 MiB sampled, use --verify for all bytes"),
-        (["--verify"], "every byte"),
+        ([], "sizes and checksums; use --verify to hash every byte"),
+        (["--verify"], "every byte hashed"),
     ):
         done = invoke("doctor", "-e", str(folder), "--device", "cpu", "--json", *more)
         assert json.loads(done.stdout)["weights"] == f"{folder}, {size / 1e6:.0f} MB, verified ({how})"

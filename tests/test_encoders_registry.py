@@ -221,3 +221,16 @@ def test_half_precision_on_an_unsupported_cpu_is_rejected(dtype, monkeypatch):
     with pytest.raises(ConfigError, match=f"no instructions for {dtype}"):
         load_encoder("mini", device="cpu", dtype=dtype)
     assert place("cpu", "auto").dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("os:system", "cannot be called without command"),
+        ("os:getcwd", "got str"),
+        ("builtins:dict", "got <class 'dict'>"),
+    ],
+)
+def test_imported_names_that_are_no_encoders_are_rejected(name, problem):
+    with pytest.raises(ConfigError, match=f"{name}: .*{problem}"):
+        load_encoder(name)

@@ -20,6 +20,11 @@ FAILED = 1
 _REQUIRED = 2  # of three colours; random guessing recognises one on average
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,.-]+)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
+# Libraries of the encoders on a CPU without torch, and their packages; an encoder of a plugin is its own library.
+_LIBRARIES = {
+    "msdscore.encoders.mini": ("ONNX Runtime", "onnxruntime"),
+    "msdscore.encoders.toy": ("NumPy", "numpy"),
+}
 _IGNORED = ("all", "test", "docs", "check", "release")  # for development, or all of them
 
 
@@ -95,7 +100,7 @@ def _weights(encoder: str, revision: str | None, *, verify: bool) -> str:
     if folder is None:
         return "no files, or managed by the encoder's loader"
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    checked = "every byte" if verify else "hashed; files over 256 MiB sampled, use --verify for all bytes"
+    checked = "every byte hashed" if verify else "sizes and checksums; use --verify to hash every byte"
     return f"{folder}, {size / 1e6:.0f} MB, verified ({checked})"
 
 
@@ -103,12 +108,12 @@ def _runtime(scorer: "Scorer") -> str:
     """The library that computes, its device and threads, and what to install for others."""
     device, on = scorer.encoder.device, f"{threads.count()} threads on the CPU"
     if isinstance(device, str):
-        library = "ONNX Runtime" if _installed("onnxruntime") and scorer.encoder.name != "toy" else "NumPy"
-        number = _installed("onnxruntime" if library == "ONNX Runtime" else "numpy")
+        module = type(scorer.encoder).__module__
+        library, package = _LIBRARIES.get(module, (module.partition(".")[0],) * 2)
         more = (
             "torch is installed" if _installed("torch") else "for a GPU or larger encoders: pip install 'msdscore[hf]'"
         )
-        return f"{library} {number}, {on}; {more}"
+        return f"{library} {_installed(package)}".rstrip() + f", {on}; {more}"
     if device.type == "cuda":
         from msdscore.core.arrays import torch_part
 
