@@ -1,9 +1,11 @@
 """Rankings of captioners on shared images: means, ranks and differences, with intervals and significance tests."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -11,18 +13,17 @@ import numpy as np
 from msdscore.errors import InputError, unknown_name
 from msdscore.forms.columns import LOWER_IS_BETTER
 from msdscore.forms.registry import heading
-from msdscore.intervals import DEFAULT, Interval, Resampling, bootstrap_mean
-from msdscore.report.results import METRICS, Floats
+from msdscore.intervals import Interval, Resampling, bootstrap_mean
+from msdscore.report.results import METRICS
 from msdscore_lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
 from msdscore_lab.benchmarks.results.result import from_plain, plain
 from msdscore_lab.captioners.contest import Contest
 from msdscore_lab.stats.ranks import kendall_b, prepare, spearman
-from msdscore_lab.stats.resample import bootstrap, holm, paired_difference
-from msdscore_lab.stats.resample import permutation_test as permute
+from msdscore_lab.stats.resample import AllPairs, compare_all_pairs
 
 RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests
-_LEVEL = 0.05
-_NORMAL_95, _NORMAL_80 = 1.96, 0.84  # quantiles of the normal distribution for a two-sided test at 5 % with power 80 %
+_SAMPLES, _DRAWN = (20_000, 200_000), 10**8  # resamples by default, and images that are drawn in all of them
+_LEVEL, _POWER = 0.05, 0.8
 _MAX_IMAGES_NEEDED = 100_000  # larger estimates are not shown
 _EXTRAS = {"interval": "95 % interval", "rank": "rank", "p": "p vs. best", "n": "n"}
 _HEAD = 1 << 16  # bytes of a file that are searched for the key "captioners"
@@ -30,7 +31,10 @@ _HEAD = 1 << 16  # bytes of a file that are searched for the key "captioners"
 
 @dataclass(frozen=True, slots=True)
 class CaptionerRank:
-    """Result of one captioner in one metric: its mean and its rank, both with an interval over images."""
+    """Result of one captioner in one metric: its mean with an interval over images, and its rank.
+
+    The interval of the rank follows from the significance of all pairs.
+    """
 
     captioner: str
     mean: Interval
@@ -39,13 +43,17 @@ class CaptionerRank:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """Comparison of two captioners in one metric: the difference of their means, and its significance."""
+    """Comparison of two captioners in one metric: the difference of their means, and its significance.
+
+    Interval and p-value are corrected for all pairs of the metric, and agree: p < 0.05 exactly if the 95 % interval
+    excludes 0.
+    """
 
     first: str
     second: str
     difference: Interval
+    error: float  # standard error of the difference
     p_value: float
-    adjusted: float  # p-value with Holm's correction over all pairs of the metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ class Ranking:
     metrics: tuple[MetricRanking, ...]
     people: MetricRanking | None
     agreements: tuple[PeopleAgreement, ...]
+    samples: int
+    seed: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; an undefined number, such as an interval of one image, is None."""
@@ -87,6 +97,8 @@ class Ranking:
             "captioners": list(contest.captioners),
             "images": len(contest.images),
             "left_out": contest.left_out,
+            "samples": self.samples,
+            "seed": self.seed,
             "metrics": [asdict(metric) for metric in self.metrics],
             "people": None if self.people is None else asdict(self.people),
             "agreements": [asdict(agreement) for agreement in self.agreements],
@@ -117,7 +129,8 @@ def read_ranking(values: Mapping[str, Any]) -> Ranking:
         )  # fmt: skip
         metrics = from_plain(tuple[MetricRanking, ...], values["metrics"])
         people = from_plain(MetricRanking | None, values["people"])
-        return Ranking(contest, metrics, people, from_plain(tuple[PeopleAgreement, ...], values["agreements"]))
+        agreements = from_plain(tuple[PeopleAgreement, ...], values["agreements"])
+        return Ranking(contest, metrics, people, agreements, values["samples"], values["seed"])
     except (KeyError, TypeError) as error:
         raise InputError(f"expected the JSON of msdscore rank-captioners, got other fields ({error})") from error
 
@@ -135,53 +148,40 @@ def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
     grid = means_grid(ranking, selected, "Captioners")
     notes = [*notes_of(ranking), ranking.contest.signature]
     if "p" in selected:
-        notes.insert(0, "p: permutation test against the best captioner, Holm's correction over all pairs")
+        notes.insert(0, f"p: against the best captioner, {_method(ranking)}")
     return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, selected)]
 
 
-def rank(contest: Contest, *, people: str | None = None, how: Resampling = DEFAULT) -> Ranking:
+def default_samples(images: int) -> int:
+    """Return the number of resamples that take some seconds, so many that a seed rarely decides about significance.
+
+    >>> default_samples(200), default_samples(2_000), default_samples(30_000)
+    (200000, 50000, 20000)
+    """
+    return min(max(_SAMPLES[0], _DRAWN // images), _SAMPLES[1])
+
+
+def rank(contest: Contest, *, people: str | None = None, how: Resampling) -> Ranking:
     """Rank the captioners by every metric that all captions have."""
     ordered = dict.fromkeys((*RANKED_BY, *METRICS))
     names = [name for name in ordered if name in contest.numbers and not np.isnan(contest.means(name)).any()]
-    metrics = tuple(_metric(contest, name, how) for name in names)
+    columns = [*names, *([] if people is None else [people])]
+    compared = compare_all_pairs([contest.means(name) for name in columns], how=how)
+    rankings = tuple(_metric(contest.captioners, name, pairs) for name, pairs in zip(columns, compared, strict=True))
     if people is None:
-        return Ranking(contest, metrics, None, ())
-    agreements = [_agreement(contest, name, people, how) for name in (*RANKED_BY, "similarity") if name in names]
-    return Ranking(contest, metrics, _metric(contest, people, how), tuple(agreements))
+        return Ranking(contest, rankings, None, (), how.samples, how.seed)
+    agreements = tuple(_agreement(contest, name, people, how) for name in (*RANKED_BY, "similarity") if name in names)
+    return Ranking(contest, rankings[:-1], rankings[-1], agreements, how.samples, how.seed)
 
 
-def _metric(contest: Contest, name: str, how: Resampling) -> MetricRanking:
-    values, lower_is_better = contest.means(name), name in LOWER_IS_BETTER
-    sign = -1.0 if lower_is_better else 1.0
-    placed = [
-        CaptionerRank(
-            captioner,
-            bootstrap_mean(values[:, index], how=how),
-            bootstrap(_rank_of(sign * values, index), len(values), how=how),
-        )
-        for index, captioner in enumerate(contest.captioners)
-    ]
+def _metric(captioners: Sequence[str], name: str, compared: AllPairs) -> MetricRanking:
+    lower_is_better = name in LOWER_IS_BETTER
+    ranks = compared.ranks(lower_is_better=lower_is_better)
+    placed = [CaptionerRank(*facts) for facts in zip(captioners, compared.means, ranks, strict=True)]
     placed.sort(key=lambda row: (row.rank.value, row.captioner))
-    pairs = list(combinations(range(len(contest.captioners)), 2)) if name in RANKED_BY else []
-    tests = [permute(values[:, first], values[:, second], how=how).p_value for first, second in pairs]
-    adjusted = holm(tests).tolist() if tests else []
-    differences = [paired_difference(values[:, first], values[:, second], how=how) for first, second in pairs]
-    duels = [
-        Duel(contest.captioners[first], contest.captioners[second], *facts)
-        for (first, second), *facts in zip(pairs, differences, tests, adjusted, strict=True)
-    ]
-    return MetricRanking(name, lower_is_better, tuple(placed), tuple(duels))
-
-
-def _rank_of(values: Floats, index: int) -> Callable[[Floats], float]:
-    """Return the rank of a captioner as a statistic of image weights: 1 is best, and ties share their mean rank."""
-
-    def statistic(weights: Floats) -> float:
-        means = weights @ values
-        better, equal = int((means > means[index]).sum()), int((means == means[index]).sum())
-        return better + (equal + 1) / 2
-
-    return statistic
+    facts = zip(combinations(captioners, 2), compared.differences, compared.errors, compared.p_values, strict=True)
+    duels = [Duel(*pair, difference, float(error), float(p)) for pair, difference, error, p in facts]
+    return MetricRanking(name, lower_is_better, tuple(placed), tuple(duels if name in RANKED_BY else ()))
 
 
 def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> PeopleAgreement:
@@ -198,8 +198,8 @@ def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> Peo
 def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
     """Return one row per captioner, in the order of the first number.
 
-    `columns` are names of numbers, each followed by its `interval`, its `rank` and `p` (the adjusted p-value against
-    the best captioner) if these are among the columns, and `n`, the number of images. With several numbers, intervals
+    `columns` are names of numbers, each followed by its `interval`, its `rank` and `p` (against the
+    best captioner) if these are among the columns, and `n`, the number of images. With several numbers, intervals
     are in the cells of the numbers, and the other headings name their number.
     """
     selected, signature = _selected(ranking, columns), ranking.contest.signature
@@ -212,7 +212,7 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
         name, column = heading(metric.metric, signature), len(headings)
         headings.append(f"{name} ↓" if metric.lower_is_better else name)
         headings += [_EXTRAS[extra] if is_single else f"{name}, {_EXTRAS[extra]}" for extra in extras]
-        p_values = {rival: duel.adjusted for rival, duel in _rivals(metric)}
+        p_values = {rival: duel.p_value for rival, duel in _rivals(metric)}
         for row in metric.placed:
             p, at = p_values.get(row.captioner, float("nan")), order.index(row.captioner)
             texts = {"interval": _ends(row.mean) or NONE, "rank": _rank(row.rank), "p": p_value(p)}
@@ -245,7 +245,7 @@ def notes_of(ranking: Ranking) -> list[str]:
     """Return notes on the images and on the agreement with people."""
     contest = ranking.contest
     count = len(contest.images)
-    notes = [f"{count} images described by all; 95 % intervals over images"]
+    notes = [f"{count} images described by all; 95 % intervals over images ({ranking.samples:,} resamples)"]
     if count < FEW_IMAGES:
         notes.append(f"only {count} images: intervals are rough, and only large differences can be significant")
     if contest.left_out:
@@ -279,7 +279,7 @@ def verdict(ranking: Ranking) -> str:
     """Return one sentence: the best captioner by the first metric, and those without a significant difference."""
     metric = ranking.metrics[0]
     first = metric.placed[0].captioner
-    rivals = [rival for rival, duel in _rivals(metric) if not duel.adjusted < _LEVEL]
+    rivals = [rival for rival, duel in _rivals(metric) if not duel.p_value < _LEVEL]
     contest = ranking.contest
     basis = f"by {heading(metric.metric, contest.signature)} on {len(contest.images)} images"
     sentence = f"{first} is the best {basis}: significantly ahead of all others."
@@ -303,29 +303,43 @@ def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[G
     grids = []
     for metric in (candidate for candidate in ranking.metrics if candidate.duels and candidate.metric in metrics):
         rows = [
-            (f"{duel.first} – {duel.second}", with_interval(duel.difference), p_value(duel.p_value),
-             p_value(duel.adjusted))
+            (f"{duel.first} – {duel.second}", with_interval(duel.difference), p_value(duel.p_value))
             for duel in metric.duels
-        ]  # fmt: skip
-        undecided = [duel for duel in metric.duels if not duel.adjusted < _LEVEL]
-        ties = "; ".join(f"{duel.first} and {duel.second}{_images_needed(duel)}" for duel in undecided)
+        ]
+        undecided = [duel for duel in metric.duels if not duel.p_value < _LEVEL]
+        ties = "; ".join(
+            f"{duel.first} and {duel.second}{_images_needed(duel, len(metric.duels))}" for duel in undecided
+        )
         note = f"no significant difference at {_LEVEL:g}: {ties}"
         note = note if undecided else f"all differences are significant at {_LEVEL:g}"
-        title = f"{heading(metric.metric, ranking.contest.signature)}: permutation test over images"
+        title = f"{heading(metric.metric, ranking.contest.signature)}: all pairs"
         exact = {(row, 2): duel.p_value for row, duel in enumerate(metric.duels)}
-        exact |= {(row, 3): duel.adjusted for row, duel in enumerate(metric.duels)}
-        grids.append(Grid(title, ("pair", "difference", "p", "p, Holm"), tuple(rows), (note,), exact=exact))
+        grids.append(
+            Grid(
+                title,
+                ("pair", "difference", "p"),
+                tuple(rows),
+                (note, f"p and intervals: {_method(ranking)}"),
+                exact=exact,
+            )
+        )
     return grids
 
 
-def _images_needed(duel: Duel) -> str:
-    """Return the number of images at which the observed difference would be significant with a power of 80 %."""
-    difference = duel.difference
-    deviation = (difference.high - difference.low) / (2 * _NORMAL_95)
-    if not (deviation > 0 and difference.value):
+def _method(ranking: Ranking) -> str:
+    return f"corrected for all pairs (bootstrap of the largest t, {ranking.samples:,} resamples of images)"
+
+
+def _images_needed(duel: Duel, pairs: int) -> str:
+    """Return the number of images at which the observed difference would be significant with a power of 80 %.
+
+    It uses normal quantiles and Bonferroni's correction, which many images approach.
+    """
+    if not (duel.error > 0 and duel.difference.value):
         return ""
-    images = difference.n * ((_NORMAL_95 + _NORMAL_80) * deviation / difference.value) ** 2
-    return f" (about {images:,.0f} images or more needed)" if difference.n < images < _MAX_IMAGES_NEEDED else ""
+    quantiles = NormalDist().inv_cdf(1 - _LEVEL / (2 * pairs)) + NormalDist().inv_cdf(_POWER)
+    images = duel.difference.n * (quantiles * duel.error / duel.difference.value) ** 2
+    return f" (about {images:,.0f} images or more needed)" if duel.difference.n < images < _MAX_IMAGES_NEEDED else ""
 
 
 def with_interval(interval: Interval) -> str:
@@ -334,7 +348,7 @@ def with_interval(interval: Interval) -> str:
 
 
 def _ends(interval: Interval) -> str:
-    return "" if interval.low != interval.low else f"[{interval.low:.3f}, {interval.high:.3f}]"
+    return "" if not math.isfinite(interval.low) else f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _rank(interval: Interval) -> str:

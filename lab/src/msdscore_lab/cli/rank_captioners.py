@@ -20,7 +20,9 @@ class RankingOptions:
     people: str | None = option(INPUT, None, help="Column with human ratings to compare with.")
     images: options.Images = None
     rows: options.Rows = None
-    samples: lab_options.Samples = 1000
+    samples: int | None = option(
+        lab_options.STATISTICS, None, min=1, help="Number of resamples; default: 20,000 to 200,000, by images."
+    )
     percentile: lab_options.Percentile = False
     seed: lab_options.Seed = 0
     style: lab_options.TableStyle = ""
@@ -62,7 +64,7 @@ def rank_captioners(
     from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
     from msdscore_lab.captioners.contest import read_contest
     from msdscore_lab.captioners.page import ranking_page
-    from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
+    from msdscore_lab.captioners.ranking import default_samples, rank, ranking_grids, verdict
     from msdscore_lab.cli.grids import grid_table
 
     suffix = "" if output is None else output.suffix.lower()
@@ -72,7 +74,8 @@ def rank_captioners(
         side = [] if suffix in SUFFIXES else [output.with_suffix(".json")]
         check_target(output, (".html", ".htm", *SUFFIXES), inputs=inputs, side=side)
     contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
-    how = Resampling(samples=chosen.samples, seed=chosen.seed, expanded=not chosen.percentile)
+    samples = chosen.samples or default_samples(len(contest.images))
+    how = Resampling(samples=samples, seed=chosen.seed, expanded=not chosen.percentile)
     ranking = rank(contest, people=chosen.people, how=how)
     grids = ranking_grids(ranking, lab_options.names_in(chosen.columns))
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
