@@ -412,7 +412,7 @@ def test_too_few_images_for_the_differences_are_named(tmp_path) -> None:
     many = [str(scored(tmp_path / f"many{n}.parquet", noise[n] + 0.4 * n)) for n in range(2)]
     first, pairs = ranking_grids(rank(read_contest(many), how=FEW))
     assert not any(note.startswith("only ") for note in first.notes)
-    assert pairs.notes == ("all differences are significant at 0.05",)
+    assert pairs.notes[0] == "all differences are significant at 0.05"
 
 
 def test_a_ranking_among_results_of_benchmarks_is_rejected(files, tmp_path) -> None:

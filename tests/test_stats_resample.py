@@ -13,6 +13,7 @@ from msdscore_lab.stats.resample import (
     bootstrap,
     bootstrap_both,
     bootstrap_share,
+    compare_all_pairs,
     holm,
     paired_difference,
     permutation_test,
@@ -252,3 +253,31 @@ def test_invalid_arguments_are_rejected() -> None:
         bootstrap_mean([1, 2, 3], clusters=["a", "b"])
     with pytest.raises(InputError, match="over the same items"):
         paired_difference([1, 2], [1])
+
+
+def test_all_pairs_of_equal_systems_are_rarely_significant() -> None:
+    rng = np.random.default_rng(0)
+    false = []
+    for run in range(300):
+        found = compare_all_pairs([rng.normal(size=(40, 3))], how=Resampling(samples=300, seed=run))[0]
+        excluded = np.array([pair.low > 0 or pair.high < 0 for pair in found.differences])
+        np.testing.assert_array_equal(excluded, found.p_values < 0.05)
+        false.append(excluded.any())
+    assert np.mean(false) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_one_pair_agrees_with_the_t_test() -> None:
+    values = np.random.default_rng(4).normal(size=(150, 2)) + [0.0, 0.25]
+    found = compare_all_pairs([values, values], how=Resampling(samples=20_000))
+    assert found[0].p_values[0] == pytest.approx(scipy_stats.ttest_rel(*values.T).pvalue, abs=0.005)
+    assert found[0].p_values == found[1].p_values
+
+
+def test_constant_differences_and_single_units() -> None:
+    base = np.arange(6.0) * 0.1
+    constant = compare_all_pairs([np.stack([base, base, base + 0.3], axis=1)], how=_QUICK)[0]
+    assert constant.p_values.tolist() == pytest.approx([1.0, 1 / 301, 1 / 301])
+    assert [(rank.value, rank.low, rank.high) for rank in constant.ranks()] == [(2.5, 2, 3), (2.5, 2, 3), (1, 1, 1)]
+    assert [rank.value for rank in constant.ranks(lower_is_better=True)] == [1.5, 1.5, 3]
+    single = compare_all_pairs([np.array([[1.0, 2.0]])], how=_QUICK)[0]
+    assert np.isnan([single.p_values[0], single.differences[0].low, single.ranks()[0].low]).all()
