@@ -267,7 +267,7 @@ def test_all_pairs_of_equal_systems_are_rarely_significant() -> None:
 
 
 def test_one_pair_agrees_with_the_t_test() -> None:
-    values = np.random.default_rng(4).normal(size=(150, 2)) + [0.0, 0.25]
+    values = np.random.default_rng(4).normal(size=(150, 2)) + np.array([0.0, 0.25])
     found = compare_all_pairs([values, values], how=Resampling(samples=20_000))
     assert found[0].p_values[0] == pytest.approx(scipy_stats.ttest_rel(*values.T).pvalue, abs=0.005)
     assert found[0].p_values == found[1].p_values
