@@ -1,13 +1,12 @@
-"""More end-to-end measurements on a GPU: curves, cheaper preprocessing, and compiled towers.
+"""More end-to-end measurements on a GPU: curves, cheaper preprocessing, several processes, and stages.
 
 python perf/end_to_end_more.py curves     pairs per second against decoding processes, requests ahead, batch, captions
 python perf/end_to_end_more.py pixels     resize=device and jpeg=smallest, 640 x 480 pixels
 python perf/end_to_end_more.py large      jpeg=reduced and jpeg=smallest, 1280 x 960 pixels
-python perf/end_to_end_more.py compile    compile=inductor
 python perf/end_to_end_more.py workers    tars, and lists of files, on one, two and three processes that share the GPU
 python perf/end_to_end_more.py stages     milliseconds of every stage per request, and the effect of decoding threads
 
-Same checkpoint, images and captions as in `end_to_end.py`; results are in pairs per second after warm-up, one run.
+Same checkpoint, images and captions as in `gpu_gate.py`; results are in pairs per second after warm-up, one run.
 """
 
 import argparse
@@ -15,12 +14,11 @@ import tempfile
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from functools import partial
 from os import cpu_count
 from pathlib import Path
 from unittest.mock import patch
 
-from end_to_end import cores_rate, dtype_on, load, peak, prepare, reporter, requests, seconds, stream
+from runs import cores_rate, dtype_on, load, peak, prepare, reporter, requests, seconds, stream
 from synthetic_clip import make_captions, make_lists, make_tars
 
 from msdscore.scoring import pipeline as scoring_pipeline
@@ -91,18 +89,6 @@ def pixels(folder, device, count, report, *, options=PIXELS, size=(640, 480)):
 
 def large(folder, device, count, report):
     pixels(folder, device, count // 2, report, options=LARGE_PIXELS, size=(1280, 960))
-
-
-def compiled(folder, device, count, report):
-    paths, _ = prepare(folder, device, count, report, tars=False)
-    for backend in ("", "inductor"):
-        encoder = load(folder, device, compile=backend)
-        pipeline = Pipeline(encoder, decoders=cpu_count())
-        warm_up = paths[: 2 * pipeline.batch_size]
-        first = partial(stream, pipeline, warm_up, make_captions(len(warm_up)))
-        report(f"seconds_first '{backend}'", seconds(first, device))
-        report(f"encoder_peak '{backend}'", peak(encoder, pipeline.batch_size, device, 8))
-        report(f"stream_msd '{backend}'", rate(pipeline, paths, device, 2))
 
 
 def workers(folder, device, count, report):
@@ -197,7 +183,7 @@ STAGES = (
     (scoring_pipeline, "numbers"),
     (Pipeline, "score"),
 )
-PARTS = {"curves": curves, "pixels": pixels, "large": large, "compile": compiled, "stages": stages, "workers": workers}
+PARTS = {"curves": curves, "pixels": pixels, "large": large, "stages": stages, "workers": workers}
 
 
 def main():

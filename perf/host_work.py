@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from end_to_end import run_file, run_shards
+from runs import run_file, run_shards
 from synthetic_clip import SMALL, WORDS, make_captions, make_checkpoint, make_rows
 from torch import nn
 from transformers import CLIPConfig, CLIPModel

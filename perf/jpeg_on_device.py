@@ -1,14 +1,11 @@
 """JPEG decoding on the GPU (`jpeg=device`): throughput, and effect on scores.
 
-python perf/jpeg_on_device.py rates [--compile inductor]      CLIP ViT-L/14 in bfloat16 with random weights
-taskset -c 0-3 python perf/jpeg_on_device.py rates --only device             the same with four cores
 python perf/jpeg_on_device.py workers                         tars to Parquet on 1, 2 and 3 processes that share a GPU
 python perf/jpeg_on_device.py large                           files of 50 megapixels: throughput and GPU memory
 python perf/jpeg_on_device.py scores ROWS.jsonl FOLDER        JPEG photographs with captions; needs msdscore-mini
 python perf/jpeg_on_device.py pixels ROWS.jsonl FOLDER --pixels P.npz        for a GPU machine without the weights
 
-`rates` are pairs per second after warm-up, alternately, each over all files `--rounds` times, including start and end;
-the encoder's peak is that of its towers on pixels that are already on the GPU. `scores` compares pixels and scores of
+The rates of `jpeg=device` are in `gpu_gate.py`. `scores` compares pixels and scores of
 `mini` with CPU decoding, and with the same files re-encoded as JPEG of quality 95: mean difference of a pixel value
 (of 255), standard deviation of the change of MSD relative to that of MSD, and the fraction of caption pairs of one
 image whose order changes.
@@ -25,26 +22,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from end_to_end import (
-    Cosine,
-    Pooled,
-    cores_rate,
-    load,
-    optional,
-    peak,
-    prepare,
-    report_rate,
-    reporter,
-    run_shards,
-    stream,
-    streams,
-    torchmetrics_rate,
-)
-from end_to_end import timed as measured
 from end_to_end_more import SHARD_ROWS, WORKERS, workers_rate
 from PIL import Image
 from pixels import reordered_fraction
-from synthetic_clip import TAR_ROWS, make_captions, make_lists, make_tars
+from runs import load, peak, prepare, report_rate, reporter, stream, timed
+from synthetic_clip import make_captions, make_tars
 
 from msdscore.encoders.preprocessing import Preprocessing, as_prepared, read_pixels
 from msdscore.encoders.registry import load_encoder
@@ -54,45 +36,6 @@ from msdscore_torch.gpu.launching import without_cudnn_attention
 from msdscore_torch.vision.device import decode_jpegs
 
 MINI = (288, 288)  # input size of `mini`
-
-
-def rates(folder, device, count, turns, report, *, modes, backend, rounds):
-    paths, captions = prepare(folder, device, count, report)
-    make_lists(folder, paths, captions, TAR_ROWS)
-    for tar in sorted(folder.glob("*.tar")):
-        for number in range(1, rounds):
-            tar.with_name(f"{tar.stem}-{number}.tar").hardlink_to(tar)
-    report("cores", len(os.sched_getaffinity(0)))
-    pipelines, options = {}, {"compile": backend} if backend else {}
-    for mode in modes:
-        encoder = load(folder, device, jpeg=mode, **options)
-        pipelines[f"msd_{mode}"] = Pipeline(encoder)
-        pipelines[f"cosine_{mode}"] = Cosine(Pooled(encoder))
-    warm_up = paths[: 4 * 256 if device == "cuda" else 64]
-    for pipeline in pipelines.values():
-        stream(pipeline, warm_up, make_captions(len(warm_up), seed=7))
-    size = 256 if device == "cuda" else 32
-    with without_cudnn_attention():
-        report("encoder_peak", peak(encoder, size, device, 16 if device == "cuda" else 2))
-    streams(report, pipelines, paths * rounds, device, turns=turns)
-    for mode in modes:
-        run = partial(run_shards, pipelines[f"msd_{mode}"], folder, folder / f"tars-{mode}")
-        run(pattern=min(tar.name for tar in folder.glob("*.tar")))  # warm-up: starts the process that reads tars
-        report_rate(report, f"tars_to_parquet_{mode}", count * rounds, [measured(run, device) for _ in range(turns)])
-    with without_cudnn_attention():
-        report("encoder_peak_after", peak(encoder, size, device, 16 if device == "cuda" else 2))
-    with optional(report, "torchmetrics"):
-        part = min(512, count)
-        report("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
-    if "full" in modes:
-        report("decode_cores", cores_rate(paths[: count // 2], pipelines["msd_full"].encoder.preprocessing))
-
-
-def conclude(results):
-    top = (results["encoder_peak"] + results["encoder_peak_after"]) / 2
-    for name, value in results.items():
-        if name.startswith(("stream_", "tars_")):
-            print(f"{name}: {100 * value / top:.1f} % of the encoder's peak")
 
 
 def workers(folder, device, count, report, *, numbers):
@@ -124,7 +67,7 @@ def large(folder, device, report):
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         report_rate(
-            report, f"large_{mode}", 64, [measured(partial(stream, pipeline, [path] * 64, make_captions(64)), device)]
+            report, f"large_{mode}", 64, [timed(partial(stream, pipeline, [path] * 64, make_captions(64)), device)]
         )
         if device == "cuda":
             report(f"gigabytes_{mode}", torch.cuda.max_memory_allocated() / 1e9)
@@ -191,19 +134,15 @@ def scores(rows, folder, device, count, report, *, stored=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["rates", "workers", "large", "scores", "pixels"])
+    parser.add_argument("part", choices=["workers", "large", "scores", "pixels"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--images", type=int)
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", type=int, nargs="*", default=WORKERS)
-    parser.add_argument("--only", choices=["full", "device"])
-    parser.add_argument("--compile", default="")
     parser.add_argument("--pixels", type=Path, help="file of pixels, written by `pixels` and read by `scores`")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    report, results = reporter(args.json)
+    report, _ = reporter(args.json)
     count = args.images or (8192 if args.device == "cuda" else 128)
     with tempfile.TemporaryDirectory() as folder:
         if args.part == "scores":
@@ -212,13 +151,8 @@ def main():
             pixels(*args.files, args.pixels, args.device, args.images or 150)
         elif args.part == "workers":
             workers(Path(folder), args.device, count, report, numbers=args.workers)
-        elif args.part == "large":
-            large(Path(folder), args.device, report)
         else:
-            modes = (args.only,) if args.only else ("full", "device")
-            chosen = {"modes": modes, "backend": args.compile, "rounds": args.rounds}
-            rates(Path(folder), args.device, count, args.turns, report, **chosen)
-            conclude(results)
+            large(Path(folder), args.device, report)
 
 
 if __name__ == "__main__":

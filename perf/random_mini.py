@@ -69,5 +69,16 @@ def complete(source: Path, target: Path) -> None:
     (target / "SHA256SUMS").write_text("".join(sums))
 
 
+def add_random_mini(folder: Path) -> None:
+    """Make `msdscore_mini` importable if it is not installed; with random networks in `folder` if some are missing."""
+    source = Path(__file__).parents[1] / "weights" / "src" / "msdscore_mini"
+    names = [line.split()[1] for line in (source / "SHA256SUMS").read_text().splitlines()]
+    if all((source / name).exists() for name in names):
+        sys.path.append(str(source.parent))
+    else:
+        complete(source, folder / "msdscore_mini")
+        sys.path.insert(0, str(folder))
+
+
 if __name__ == "__main__":
     complete(Path(sys.argv[1]), Path(sys.argv[2]) / "msdscore_mini")

@@ -1,30 +1,17 @@
-"""End-to-end throughput against the encoder's peak, the decode rate, plain cosine and torchmetrics.
+"""Runs of the pipeline over generated files and their measurement, shared by the programs about GPUs."""
 
-python perf/end_to_end.py                    on a GPU: CLIP ViT-L/14 in bfloat16 with random weights, about 150 seconds
-python perf/end_to_end.py --device cpu       a small CLIP on the CPU
-
-Images are generated JPEG files of 640 x 480 pixels, captions have 8 to 14 words. Results are in pairs per second unless
-stated otherwise, after warm-up (kernels compiled, decoding processes started). End-to-end runs alternate, three times
-each, and the rate is over all of them. The decode rate of the cores is measured before and after, because it depends on
-other load. `own_ms` is the CPU time per pair, over all threads, of the process that feeds the GPU;
-`encoder_peak_launching` is the peak with the attention kernels that scoring allows.
-"""
-
-import argparse
 import json
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from os import cpu_count
-from pathlib import Path
 from unittest.mock import patch
 
 import torch
 from against_torchmetrics import clip_scores
-from synthetic_clip import LARGE, SMALL, TAR_ROWS, make_captions, make_checkpoint, make_lists, make_rows
+from synthetic_clip import LARGE, SMALL, make_checkpoint, make_rows
 
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Embeddings
@@ -33,7 +20,6 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
-from msdscore_torch.gpu.launching import without_cudnn_attention
 
 
 class Pooled:
@@ -199,17 +185,6 @@ def optional(report, name):
         report(name, f"skipped: {error}")
 
 
-def streams(report, pipelines, paths, device, name="stream", *, turns):
-    """Run the pipelines alternately, each time with new captions; report rates over all runs."""
-    spent = {kind: [] for kind in pipelines}
-    for turn in range(turns):
-        for kind, pipeline in pipelines.items():
-            captions = make_captions(len(paths), seed=1 + turn)
-            spent[kind].append(timed(partial(stream, pipeline, paths, captions), device))
-    for kind, passes in spent.items():
-        report_rate(report, f"{name}_{kind}", len(paths), passes)
-
-
 def report_rate(report, name, count, passes):
     """Report pairs per second over all runs, and the CPU time of this process per pair."""
     clock, own = (sum(column) for column in zip(*passes, strict=True))
@@ -235,58 +210,6 @@ def load(folder, device, **options):
     return load_encoder(str(folder / "clip"), device=device, dtype=dtype_on(device), **options)
 
 
-def measure(folder, device, count, turns, report):
-    paths, captions = prepare(folder, device, count, report)
-    make_lists(folder, paths, captions, TAR_ROWS)
-    start = time.perf_counter()
-    encoder = load(folder, device)
-    report("seconds_load", time.perf_counter() - start)
-    size, decoders = (256, None) if device == "cuda" else (32, cpu_count())
-    pipeline, cosine = Pipeline(encoder, decoders=decoders), Cosine(Pooled(encoder), decoders=decoders)
-    report("encoder_peak", peak(encoder, size, device, 8 if device == "cuda" else 4))
-    with without_cudnn_attention():
-        report("encoder_peak_launching", peak(encoder, size, device, 8 if device == "cuda" else 4))
-    decoding = [cores_rate(paths, encoder.preprocessing)]
-    report("decode_cores_before", decoding[0])
-    rate, start = decoders_rate(pipeline, paths)
-    report("decoders_alone", rate)
-    report("seconds_decoders_start", start)
-    warm_up = max(2 * size, 64)
-    report("seconds_first_msd", seconds(lambda: stream(pipeline, paths[:warm_up], captions[:warm_up]), device))
-    stream(cosine, paths[:warm_up], captions[:warm_up])
-    streams(report, {"msd": pipeline, "cosine": cosine}, paths, device, turns=turns)
-    lists = partial(run_shards, pattern="list-*.jsonl")
-    outputs = {"tars_to_parquet": run_shards, "lists_to_parquet": lists, "one_file_to_parquet": run_file}
-    for name, work in outputs.items():
-        with optional(report, name):
-            run = partial(work, pipeline, folder, folder / f"{name}.parquet")
-            if name == "tars_to_parquet":  # warm-up: starts the process that reads tars
-                run(pattern=min(tar.name for tar in folder.glob("*.tar")))
-            report_rate(report, name, count, [timed(run, device) for _ in range(turns)])
-    decoding.append(cores_rate(paths, encoder.preprocessing))
-    report("decode_cores_after", decoding[1])
-    report("decode_cores", 2 / sum(1 / rate for rate in decoding))
-    with optional(report, "torchmetrics"):
-        part = max(64, min(1024, count // 16))
-        report("torchmetrics", torchmetrics_rate(folder / "clip", paths[:part], captions[:part], device))
-    pipeline = Pipeline(encoder, batch_size=pipeline.batch_size, decoders=0)
-    few = paths[: max(64, min(2048, count // 4))]
-    report("decode_threads", threads_rate(pipeline, few))
-    streams(report, {"msd": pipeline}, few, device, "threads", turns=1)
-
-
-def conclude(results):
-    limit = min(results["encoder_peak"], results["decode_cores"])
-    limiting = "the encoder's peak" if limit == results["encoder_peak"] else "the decode rate of the cores"
-    for name in [key for key in results if key.startswith(("stream", "threads_", "tars", "lists", "one_file"))]:
-        if not isinstance(results[name], str):
-            print(f"{name}: {100 * results[name] / limit:.1f} % of {limiting}")
-    if "stream_msd" in results:
-        print(f"MSD against cosine: {100 * (results['stream_cosine'] / results['stream_msd'] - 1):+.1f} % time")
-    if not isinstance(results.get("torchmetrics", ""), str):
-        print(f"against torchmetrics' CLIPScore: {results['stream_msd'] / results['torchmetrics']:.1f} times faster")
-
-
 def reporter(path):
     """Return a function that prints and stores a result, and the stored results; they survive an interruption."""
     results, start = {}, time.perf_counter()
@@ -299,21 +222,3 @@ def reporter(path):
             path.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
     return report, results
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--images", type=int)
-    parser.add_argument("--turns", type=int, default=3, help="number of runs")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    count = arguments.images or (8192 if arguments.device == "cuda" else 128)
-    report, results = reporter(arguments.json)
-    with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), arguments.device, count, arguments.turns, report)
-    conclude(results)
-
-
-if __name__ == "__main__":
-    main()
