@@ -27,8 +27,10 @@ from msdscore.io.files import base_name
 from msdscore.io.runs import take_folder
 from msdscore.io.shards import read_facts, shard_facts
 from msdscore.io.stores import expand, expand_all, score_names
+from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames
 from msdscore.rows.tars import read_samples
+from msdscore.run.rows import score_rows
 from msdscore.run.shards import ShardJob, ShardOptions, score_shard
 from msdscore.run.workers import plan_jobs, score_on_workers
 from msdscore.scoring.spec import ScorerSpec
@@ -160,6 +162,28 @@ def test_killed_shard_resumes_with_identical_bytes(tmp_path, monkeypatch, kind):
     assert 0 < Slow.images <= rows - 3 * 16
     assert output.read_bytes() == clean.read_bytes()
     assert not folder.exists()
+
+
+def test_rows_removed_from_a_part_are_scored_again(tmp_path):
+    source, output, clean = write_distinct(tmp_path / "00000.tar", 80), tmp_path / "0.parquet", tmp_path / "1.parquet"
+    part = interrupted(source, output, parts=2) / "part-000000.parquet"
+    pq.write_table(pq.read_table(part).slice(3), part)
+    score_shard(TOY_OF_TWO, source, output)
+    score_shard(TOY_OF_TWO, source, clean)
+    assert output.read_bytes() == clean.read_bytes()
+
+
+def test_references_of_shards_are_in_their_scores(tmp_path):
+    source = write_distinct(tmp_path / "00000.jsonl", 4)
+    rows = [json.loads(line) | {"references": ["a square"]} for line in source.read_text().splitlines()]
+    source.write_text("\n".join(map(json.dumps, rows)))
+    score_shard(TOY, source, tmp_path / "0.parquet")
+    with open_rows(source) as opened:
+        score_rows(TOY, opened, tmp_path / "rows.parquet")
+    names = list(column_names("references"))
+    of_shard, of_file = (pq.read_table(tmp_path / name, columns=names) for name in ("0.parquet", "rows.parquet"))
+    assert of_shard.equals(of_file)
+    assert of_shard["ref_msd"].null_count == 0
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ import torch
 from command_line import invoke, msdscore
 from msdscore import threads
 from msdscore.encoders.cached import CacheSettings
-from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.errors import ConfigError, RunError, UnknownNameError
+from msdscore.io.shards import read_facts
 from msdscore.run import shards as shards_of_run
 from msdscore.run import workers as workers_of_shards
 from msdscore.run.ray_data import RayOptions
@@ -41,7 +42,7 @@ def write_shards(folder, count=4, rows=5):
 
 def contents(folder):
     """Return the files of a folder except hidden ones, which a killed writer may leave behind."""
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("[!.]*"))}
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("[!._]*"))}
 
 
 @pytest.mark.slow
@@ -393,6 +394,78 @@ def test_a_run_records_its_totals_failures_and_metrics(tmp_path):
     part = msdscore(*command, "--part", "1/3")
     assert part.returncode == 3
     assert json.loads((out / "_run/run-1-of-3.json").read_text())["shards"] == 1
+
+
+def test_the_record_of_a_folder_survives_kills_and_refused_calls(tmp_path):
+    pattern, out = write_shards(tmp_path / "in", count=3, rows=40), tmp_path / "scores"
+    run = ("score", pattern, "-o", out, "-e", "toy", "--workers", "1")
+    command = [sys.executable, "-m", "msdscore", *map(str, run)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (out / "_run/run.json").exists():
+            time.sleep(0.001)
+        process.kill()
+    record = json.loads((out / "_run/run.json").read_text())
+    assert record["shards"] == 3
+    assert 1 <= record["shards_done"] <= 3
+    assert msdscore(*run).returncode == 0
+    whole = (out / "_run/run.json").read_bytes()
+    assert {"shards": 3, "shards_done": 3, "rows": 120, "finished": True}.items() <= json.loads(whole).items()
+    refused = msdscore(*run, "--set", "kappa=30")
+    assert refused.returncode == 2
+    assert "scores: belongs to a run with another signature (kappa:20, now kappa:30)" in refused.stderr
+    assert (out / "_run/run.json").read_bytes() == whole
+    os.utime(tmp_path / "in/00001.tar", (0, 0))  # refused alone
+    assert msdscore(*run).returncode == 3
+    after = json.loads((out / "_run/run.json").read_text())
+    assert (after["shards_failed"], after["rows"]) == (0, 120)
+    (tmp_path / "in/00003.tar").write_bytes(b"no tar")
+    assert msdscore("score", tmp_path / "in/00003.tar", *run[2:]).returncode == 3
+    after = json.loads((out / "_run/run.json").read_text())
+    assert (after["shards"], after["shards_failed"], after["rows"]) == (4, 1, 120)
+
+
+def test_select_names_shards_without_scores(tmp_path):
+    pattern, out = write_shards(tmp_path / "in", count=4), tmp_path / "scores"
+    (tmp_path / "in/00003.tar").write_bytes(b"no tar")
+    assert msdscore("score", pattern, "-o", out, "-e", "toy", "--workers", "1").returncode == 3
+    (out / "00001.parquet").unlink()
+    rule = ("-o", tmp_path / "kept.parquet", "--keep", "5")
+    answer = msdscore("select", out, *rule)
+    assert "2 shards of these folders have no scores" in answer.stderr
+    assert "no scores of" in answer.stderr and "00001.tar: not scored" in answer.stderr  # noqa: PT018
+    assert "00003.tar: " in answer.stderr
+    answer = msdscore("select", out, *rule, "--json")
+    assert [Path(line.partition(": ")[0]).name for line in json.loads(answer.stdout)["missing"]] == [
+        "00001.tar", "00003.tar",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ["settings", "version"])
+def test_a_folder_never_mixes_versions_or_settings(tmp_path, monkeypatch, change):
+    pattern, out = write_shards(tmp_path / "in", count=3), tmp_path / "scores"
+    (tmp_path / "in/00002.tar").rename(tmp_path / "later")
+    jobs = plan_jobs([str(tmp_path / "in/*.tar")], str(out))
+    list(score_on_workers(TOY, jobs, ShardOptions(), workers=1))
+    (tmp_path / "later").rename(tmp_path / "in/00002.tar")
+    if change == "version":
+        (out / "_run/manifest.json").unlink()  # as earlier versions left it
+        for module in ("spec", "pipeline"):
+            monkeypatch.setattr(f"msdscore.scoring.{module}.__version__", "9.9.9")
+        spec, message = TOY, "another signature .*v:0.* now v:9.9.9"
+    else:
+        spec, message = replace(TOY, changes={"kappa": 30.0}), r"another signature \(kappa:20, now kappa:30\)"
+    with pytest.raises(RunError, match=message):
+        list(score_on_workers(spec, plan_jobs([pattern], str(out)), ShardOptions(), workers=1))
+    assert not (out / "00002.parquet").exists()
+    list(score_on_workers(spec, plan_jobs([pattern], str(out)), ShardOptions(overwrite=True), workers=1))
+    assert len({read_facts(str(path)).signature for path in out.glob("*.parquet")}) == 1
+
+
+def test_a_folder_of_shards_is_not_its_own_output(tmp_path):
+    write_shards(tmp_path, count=1)
+    result = invoke("score", str(tmp_path), "-o", str(tmp_path), "-e", "toy")
+    assert "is the folder of the shards" in str(result.exception)
 
 
 def test_an_error_of_all_shards_is_one_line(tmp_path):

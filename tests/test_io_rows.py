@@ -3,9 +3,11 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -609,6 +611,32 @@ def test_standard_input_is_read_as_json_lines():
     done = subprocess.run([sys.executable, "-c", program], input=data.encode(), capture_output=True, check=False)
     assert done.stdout.decode() == f"2 {[('1.jpg', CAPTIONS[1])]!a}\n"
     assert b"FileNotFoundError" in done.stderr  # closing removed the spooled copy
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs devices")
+def test_interrupted_and_endless_standard_input_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "msdscore", "score", "-", "-o", str(tmp_path / "out.jsonl"), "-e", "toy"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"\n" * (3 << 20))
+            process.stdin.flush()
+            until = time.monotonic() + 60
+            while time.monotonic() < until and not any(path.stat().st_size for path in tmp_path.glob("*.input")):
+                time.sleep(0.01)
+            process.send_signal(number)
+            assert process.wait(60) == 128 + number
+            assert b"stopped" in process.stderr.read()
+        assert not list(tmp_path.iterdir())
+    with Path("/dev/zero").open("rb") as zeros:
+        done = subprocess.run(command, stdin=zeros, stderr=subprocess.PIPE, env=environment)
+    assert (done.returncode, b"standard input has a line of more than" in done.stderr) == (2, True)
+    small = ["bash", "-c", 'ulimit -f 100; exec "$@"', "-", *command]
+    done = subprocess.run(small, input=b"\n" * (3 << 20), stderr=subprocess.PIPE, env=environment)
+    assert done.returncode == 2
+    assert f"{tmp_path}/msdscore-".encode() in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_pipe_is_spooled(tmp_path):

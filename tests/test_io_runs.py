@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -236,6 +237,15 @@ def test_unwritable_path_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"out\.csv: .*Not a directory"):
         open_run(tmp_path / "file" / "out.csv", MANIFEST)
+
+
+def test_a_deleted_folder_of_parts_is_named(tmp_path):
+    with open_run(tmp_path / "out.jsonl", {}) as run:
+        run.write(0, pa.table({"a": [1]}))
+        shutil.rmtree(tmp_path / "out.jsonl.parts")
+        for step in (lambda: run.write(1, pa.table({"a": [1]})), run.finish):
+            with pytest.raises(RunError, match=r"out\.jsonl\.parts: was deleted during the run"):
+                step()
 
 
 def test_unwritable_part_is_a_one_line_error(tmp_path):

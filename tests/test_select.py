@@ -221,6 +221,14 @@ def test_invalid_usage_is_a_one_line_error(shards, tmp_path, monkeypatch, argume
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores"]
 
 
+def test_columns_of_late_json_lines_are_read(tmp_path):
+    rows = [{"id": str(number), "msd": number / 200} for number in range(200)]
+    rows[150]["language"] = "en"
+    (tmp_path / "scores.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = ("select", tmp_path / "scores.jsonl", "-o", "-", "--keep", "1", "--per", "language")
+    assert msdscore(*command).stdout.split() == ["150", "199"]
+
+
 def test_brace_patterns_of_score_files(shards):
     folder, _ = shards
     found = open_scores([f"{folder}/{{00000..00001}}.parquet"], folder)
@@ -256,7 +264,7 @@ def test_incompatible_scores_are_rejected(shards, tmp_path):
     (folder / "00007.parquet").unlink()
     (tmp_path / "keep.txt").write_text("mine")
     answer = msdscore("select", folder, "-o", tmp_path / "keep.txt", "--keep", "0.3")
-    assert (answer.returncode, "exists; choose another -o" in answer.stderr) == (2, True)
+    assert (answer.returncode, "exists with other content; choose another -o" in answer.stderr) == (2, True)
     assert msdscore("select", folder, "-o", tmp_path / "keep.txt", "--keep", "0.3", "--overwrite").returncode == 0
     bad = table.set_column(table.schema.get_field_index("uid"), "uid", pa.array(["12"] * table.num_rows))
     pq.write_table(bad, tmp_path / "bad.parquet")
@@ -594,6 +602,35 @@ def test_remote_shards_are_downloaded_once(tars, monkeypatch):
     assert len(np.load(io.BytesIO(memory.open("/bucket/keep.npy").read()))) == 7
     assert memory.exists("/bucket/new/00000.tar")
     assert sorted(path.name for path in root.iterdir()) == ["scores", "tars"]
+
+
+@pytest.mark.parametrize("output", ["keep.npy", "keys.txt", "kept.parquet"])
+def test_the_same_selection_may_run_twice(shards, tmp_path, output):
+    folder, _ = shards
+    command = ("select", folder, "-o", tmp_path / output, "--keep", "4", "--report", tmp_path / "page.html")
+    assert msdscore(*command).returncode == 0
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / output, tmp_path / "page.html")
+    }
+    (tmp_path / "page.html").unlink()  # interrupted before it was written
+    assert msdscore(*command).returncode == 0
+    assert msdscore(*command).returncode == 0
+    assert {path: path.read_bytes() for path in before} == {path: content for path, (content, _) in before.items()}
+    assert (tmp_path / output).stat().st_mtime_ns == before[tmp_path / output][1]
+    answer = msdscore(*command[:-4], "--keep", "5")
+    assert (answer.returncode, "exists with other content" in answer.stderr) == (2, True)
+
+
+def test_the_source_of_scores_is_never_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table({"image": [jpeg("red")] * 3, "caption": ["a red square"] * 3}), "rows.parquet")
+    (tmp_path / "link.parquet").symlink_to("rows.parquet")
+    assert msdscore("score", "rows.parquet", "-o", "scores", "-e", "toy").returncode == 0
+    before = (tmp_path / "rows.parquet").read_bytes()
+    for output in ("rows.parquet", "link.parquet", "scores/rows.parquet"):
+        answer = msdscore("select", "scores", "-o", output, "--keep", "1", "--overwrite")
+        assert (answer.returncode, "is an input of this command" in answer.stderr) == (2, True)
+    assert (tmp_path / "rows.parquet").read_bytes() == before
 
 
 def test_existing_page_is_not_replaced(shards, tmp_path):

@@ -170,16 +170,20 @@ def stoppable(message: str = STOPPED) -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(number)
 
-    is_main = threading.current_thread() is threading.main_thread()
-    previous = signal.signal(signal.SIGTERM, terminate) if is_main else None
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
+                previous[number] = signal.signal(number, terminate)
     try:
         yield
     except KeyboardInterrupt as stop:
         typer.echo(message, err=True)
         raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     finally:
-        if is_main:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ T = TypeVar("T")
 ENGINES = ("local", "ray")
 SHARDS = "Shards, into a folder"
 _STOPPED = "stopped; finished shards are saved, and the same command resumes with the others"
+_STOPPED_READING = "stopped while the rows were read; nothing was written"
 _FIRST = 1000  # rows of which one must have references, if a file of them is passed
 _WORST = 3  # least supported words per caption of a shard
 _SHOWN = 5  # failed shards that are printed
@@ -127,8 +128,8 @@ def score(
 
     Exit codes: 0 all rows scored, 3 some rows failed (their errors are in the output), 2 invalid usage.
     """
-    from msdscore.io.files import is_image_name
-    from msdscore.io.targets import is_standard_output
+    from msdscore.io.files import is_address, is_image_name
+    from msdscore.io.targets import is_same_file, is_standard_output
     from msdscore.rows.files import open_rows
     from msdscore.rows.rules import ColumnNames
 
@@ -142,6 +143,8 @@ def score(
         print_estimate(spec, estimated_shards(sources, workers.part), open_shard, workers.workers, as_json=target.json)
         return
     if output is not None and is_folder(output, source):
+        if not is_address(output) and any(Path(name).is_dir() and is_same_file(Path(output), name) for name in sources):
+            raise ConfigError(f"{output}: is the folder of the shards; expected another folder for their scores")
         is_complete = score_shards(spec, sources, output, names, rows, target, workers)
         raise typer.Exit(0 if is_complete else options.SOME_FAILED)
     _reject_shards(workers, sources)
@@ -161,7 +164,10 @@ def score(
     elif is_image_name(Path(source)):
         raise ConfigError(f"{source}: an image needs captions: msdscore score IMAGE CAPTION…")
     else:
-        with open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened:
+        with (
+            stoppable(_STOPPED_READING),  # which deletes what was read from standard input
+            open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened,
+        ):
             is_complete = score_file(spec, opened, known, file, target)
     raise typer.Exit(0 if is_complete else options.SOME_FAILED)
 
@@ -319,7 +325,7 @@ def score_shards(
         worst=_WORST if target.worst_words is None else target.worst_words, retry=target.retry,
         overwrite=target.overwrite, verify=spec.verify,
     )  # fmt: skip
-    run = RunRecord(folder, len(jobs), workers.part, workers.metrics)
+    run = RunRecord(folder, jobs, spec, how, workers.part, workers.metrics)
     with stoppable(_STOPPED):
         try:
             with bar("shards") as show:
@@ -328,8 +334,7 @@ def score_shards(
                     run.add(result)
                     show(len(run.results), len(jobs), f"{run.rate:.1f} rows per second")
         finally:
-            if run.results:  # also of a run that is stopped
-                record = run.write(spec, how)
+            record = run.finish()  # also of a run that is stopped
     return print_shards(spec, run.results, folder, record, as_json=target.json)
 
 

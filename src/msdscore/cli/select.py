@@ -8,13 +8,14 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import OUTPUT, option
-from msdscore.cli.progress import bar, print_json, stoppable
+from msdscore.cli.progress import bar, print_json, stoppable, tell
 
 if TYPE_CHECKING:
     from msdscore.select.rule import Rule
     from msdscore.select.run import Selected
 
 RULE = "Rule"
+_SHOWN = 5  # shards without scores that are printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +72,19 @@ def select(
     rule = chosen.rule()
     if report is not None:
         check_target(report, (".html", ".htm"), inputs=with_images([*scores, output]))
-        refuse_existing([] if overwrite else [report])
+        # The page of a finished selection is compared; the same command may run twice.
+        refuse_existing([] if overwrite or Path(output).exists() else [report])
     with stoppable("stopped; finished shards remain, and nothing else is written"), bar("selecting") as bar_of:
         selected = run(scores, rule, output, overwrite=overwrite, show=show if report else 0, progress=bar_of)
     if report is not None and selected.survey is not None:
         from msdscore.io.files import base_name
         from msdscore.report.selection import selection_page
 
-        put(report, selection_page(selected, rule, title=base_name(output)).encode(), overwrite=True)
+        put(report, selection_page(selected, rule, title=base_name(output)).encode(), overwrite=overwrite)
+    for line in selected.missing[:_SHOWN]:
+        tell(f"  no scores of {line}")
+    if selected.missing:
+        tell(f"{len(selected.missing)} shards of these folders have no scores and are left out; score them, or go on")
     if not is_standard_output(output):
         _show(selected, str(chosen), as_json=json)
 

@@ -242,10 +242,11 @@ def file_key_and_lines(path: Path) -> tuple[str, int | None]:
 
 
 @contextmanager
-def replacing(path: Path, *, folder: Path | None = None) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, folder: Path | None = None, keep: bool = False) -> Iterator[BinaryIO]:
     """Write to a temporary file in `folder` (default: next to `path`) and rename it to `path` at the end.
 
-    The bytes are flushed to disk before the rename: a crash leaves either the old file or the new one.
+    The bytes are flushed to disk before the rename: a crash leaves either the old file or the new one. With `keep` a
+    file that exists by then stays.
     """
     # Not named after the file, whose name may be as long as the system allows.
     temporary = (folder or path.parent) / f".{uuid4().hex}{TEMPORARY}"
@@ -254,7 +255,15 @@ def replacing(path: Path, *, folder: Path | None = None) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        if not keep:
+            temporary.replace(path)
+        elif not path.exists():
+            try:
+                os.link(temporary, path)  # fails if another process is faster
+            except FileExistsError:
+                return
+            except OSError:  # the file system has no links
+                temporary.replace(path)
         if os.name != "nt":  # folders cannot be opened there, and renames are written through
             descriptor = os.open(path.parent, os.O_RDONLY)
             try:

@@ -88,11 +88,17 @@ class Run:
         write_bytes(noted, dump(self.manifest), folder=self._folder)
 
     def keys(self) -> dict[int, str]:
-        """Return the keys of the complete parts by part number, in order; empty for parts written without one."""
+        """Return the keys of the complete parts by part number, in order; empty for parts written without one.
+
+        A part whose number of rows was changed is not complete.
+        """
         keys: dict[int, str] = {}
         for number, path in _parts(self._folder).items():
-            with suppress(pa.ArrowException, OSError):  # an incomplete one
-                keys[number] = (_schema(path).metadata or {}).get(_KEY.encode(), b"").decode()
+            with suppress(pa.ArrowException, OSError), path.open("rb") as file:  # an incomplete one
+                content = pq.read_metadata(file)  # PyArrow opens no name that is not UTF-8
+                key, _, rows = (content.metadata or {}).get(_KEY.encode(), b"").decode().partition(" ")
+                if not rows or int(rows) == content.num_rows:
+                    keys[number] = key
         return keys
 
     def drop(self, number: int) -> None:
@@ -115,13 +121,17 @@ class Run:
 
     def write(self, number: int, table: pa.Table, *, key: str | None = None) -> None:
         """Write one part atomically; `key` identifies the data that it was computed from."""
-        marked = table if key is None else table.replace_schema_metadata({_KEY: key})
+        marked = table if key is None else table.replace_schema_metadata({_KEY: f"{key} {len(table)}"})
         try:
             with replacing(self._part(number)) as file:
                 pq.write_table(marked, file, compression="zstd", write_page_checksum=True)
         except OSError as error:
-            reason = error.strerror or error
-            raise RunError(f"{self._folder}: cannot write part {number} ({reason}); finished parts are kept") from error
+            raise self._failure(error, f"{self._folder}: cannot write part {number}") from error
+
+    def _failure(self, error: OSError, what: str) -> RunError:
+        if not self._folder.is_dir():
+            return RunError(f"{self._folder}: was deleted during the run, with its finished parts; run again")
+        return RunError(f"{what} ({error.strerror or error}); finished parts are kept")
 
     def _part(self, number: int) -> Path:
         assert self._lock.is_locked, "the run is closed"
@@ -142,6 +152,8 @@ class Run:
             yield conform(part, wanted)
 
     def _check_complete(self, rows: int | None) -> None:
+        if not self._folder.is_dir():
+            raise self._failure(FileNotFoundError(), "")
         numbers = list(self.keys())
         if not numbers or numbers != list(range(len(numbers))):
             missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
@@ -182,8 +194,7 @@ class Run:
             record = {**MADE_BY, "manifest": self.manifest, **counts, **(notes or {}), **state}
             write_bytes(self._sidecar, dump(record), folder=folder)
         except OSError as error:
-            reason = error.strerror or error
-            raise RunError(f"{output}: cannot be written ({reason}); finished parts are kept") from error
+            raise self._failure(error, f"{output}: cannot be written") from error
         self.remove()
         return Summary.of(counts)
 

@@ -31,6 +31,7 @@ from msdscore.io.files import TEMPORARY, base_name, is_address, replacing, split
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
 _WEB = ("http://", "https://")
 _BLOCK = 1 << 16
+_COMPARED = 1 << 20  # bytes of two files that are compared at once
 _BLOCKS = 4  # of a file, hashed for its mark
 # Object stores write objects atomically; elsewhere a rename is needed.
 _ATOMIC_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
@@ -111,6 +112,22 @@ def matching(pattern: str) -> list[str]:
         return [fs.unstrip_protocol(file) + query for file in files]
 
 
+def in_folder(folder: str, pattern: str) -> list[str]:
+    """Return the files directly in a folder, or under an address, that match a pattern, without hidden ones."""
+    files = matching(join(folder if is_address(folder) else escape(folder), pattern))
+    return [file for file in files if not base_name(file).startswith(".")]
+
+
+def parent(name: str) -> str:
+    """Return the folder or address of a file.
+
+    >>> parent("s3://bucket/scores/a.parquet"), parent("scores/a.parquet"), parent("a.parquet")
+    ('s3://bucket/scores', 'scores', '.')
+    """
+    base, query = split_query(name)
+    return base.rpartition("/")[0] + query if is_address(name) else str(Path(name).parent)
+
+
 def mark(name: str, *, verify: bool = False) -> str:
     """Return a mark of a file, `CONTENT@TIME`: a hash of its size and four blocks, and its modification time.
 
@@ -176,17 +193,27 @@ def fetched_shard(name: str) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(name: str) -> Iterator[Any]:
-    """Open a file that atomically becomes `name` at the end of the block."""
+def writing(name: str, *, keep: bool = False, same: bool = False) -> Iterator[Any]:
+    """Open a file that atomically becomes `name` at the end of the block.
+
+    With `keep` an existing file stays, with `same` also, and one with other content is a `RunError`.
+    """
     if not is_address(name):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        with replacing(Path(name)) as file:
+        with replacing(Path(name), keep=keep or same) as file:
             yield file
+            if same:
+                file.flush()
+                _check_same(Path(file.name), name)
         return
     with TemporaryDirectory(prefix="msdscore-") as folder:
         path = Path(folder) / "content"
         with path.open("wb") as file:
             yield file
+        if same:
+            _check_same(path, name)
+        if (keep or same) and exists(name):
+            return
         try:
             fs, target = open_store(name)
             parent = target.rpartition("/")[0]
@@ -199,6 +226,16 @@ def writing(name: str) -> Iterator[Any]:
             fs.mv(temporary, target)
         except Exception as error:  # stores raise the errors of their libraries
             raise RunError(f"{shortened(name)}: cannot be written ({one_line(error)}); choose another -o") from error
+
+
+def _check_same(path: Path, name: str) -> None:
+    """Raise if a file exists with other content than the one at `path`."""
+    if not exists(name):
+        return
+    with path.open("rb") as new, reading(name) as old:
+        blocks = iter(lambda: (new.read(_COMPARED), old.read(_COMPARED)), (b"", b""))
+        if any(first != second for first, second in blocks):
+            raise RunError(f"{shortened(name)}: exists with other content; choose another -o or pass --overwrite")
 
 
 def remove(name: str) -> None:

@@ -212,8 +212,13 @@ def json_bytes(value: Any, **options: Any) -> bytes:
 
 def load(path: Path) -> dict[str, Any]:
     """Load a stored manifest or sidecar."""
+    return parsed(path, path.read_bytes())
+
+
+def parsed(path: Path | str, data: bytes) -> dict[str, Any]:
+    """Parse the content of a stored manifest or sidecar."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: is damaged ({error}); {REMEDY}") from error
     if not isinstance(content, dict):
@@ -239,7 +244,7 @@ def read_notes(path: Path) -> dict[str, Any] | None:
     raise RunError(f"{path}: was not written by msdscore; move it away or choose another -o")
 
 
-def check_manifest(owner: Path, old: Any, manifest: Mapping[str, Any]) -> None:
+def check_manifest(owner: Path | str, old: Any, manifest: Mapping[str, Any]) -> None:
     """Raise `RunError` with the first difference between two manifests."""
     new = json.loads(dump(manifest))
     if old != new:
@@ -251,6 +256,10 @@ def _differences(old: Any, new: Any, key: str) -> Iterator[tuple[str, str, str]]
     if isinstance(old, dict) and isinstance(new, dict):
         for name in {**old, **new}:
             yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+    elif isinstance(old, str) and isinstance(new, str) and old != new and "|" in old and "|" in new:
+        before, now = ("|".join(part for part in text.split("|") if part not in other.split("|"))
+                       for text, other in ((old, new), (new, old)))  # fmt: skip
+        yield key, before or "less", now or "less"
     elif old != new:
         short = (json.dumps(value, ensure_ascii=False) if value is not None else "nothing" for value in (old, new))
         before, now = (text if len(text) <= 60 else f"{text[:57]}..." for text in short)

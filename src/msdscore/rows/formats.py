@@ -3,6 +3,9 @@
 import csv
 import json
 import math
+import os
+import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,7 +17,7 @@ from json import JSONDecoder
 from pathlib import Path
 from typing import Any, TextIO
 
-from msdscore.errors import InputError, one_line, shortened
+from msdscore.errors import InputError, RunError, one_line, shortened
 from msdscore.io.arrow import pa
 from msdscore.io.files import CODECS, file_key, file_key_and_lines, without_compression
 
@@ -30,9 +33,11 @@ _READERS = {
 }
 INPUT_FORMATS = tuple(_READERS)  # file suffixes
 _SHEETS = frozenset(("xlsx", "xls", "ods"))
+_LINES = ("jsonl", "ndjson", "csv", "tsv")
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
 # Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
 _MAX_BYTES, _MAX_RATIO = 1 << 30, 100
+_MOST_PIPED, _LONGEST_PIPED = 64 << 30, 1 << 30  # bytes, and bytes without a line end, of input that may never end
 _BOM = b"\xef\xbb\xbf"
 LONGEST = 16 << 20  # bytes or characters of one row, which takes ten times that to read; longer rows are an error
 TOO_LONG = f"more than {LONGEST:,} bytes in one row; expected an image and its captions"
@@ -314,7 +319,10 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
     if name == "-" and sys.stdin is None:
         raise InputError("-: standard input is closed; expected JSON lines there")
     if name == "-":
-        return reader(_spool(sys.stdin.buffer, until))
+        try:
+            return reader(_spool(sys.stdin.buffer, until, lines=kind in _LINES))
+        except InputError as error:
+            raise InputError(f"-: standard input {error}") from error
     codec = CODECS.get(path.suffix.lower())
     if codec:
         try:
@@ -325,22 +333,50 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: cannot be decompressed as {codec} ({one_line(error)})") from error
     elif not path.is_file():
-        with path.open("rb") as pipe:
-            path = _spool(pipe, until)
+        try:
+            with path.open("rb") as pipe:
+                path = _spool(pipe, until, lines=kind in _LINES)
+        except InputError as error:
+            raise InputError(f"{shortened(name)}: {error}") from error
     return reader(path)
 
 
-def _spool(stream: Any, until: ExitStack, most: int | None = None) -> Path:
-    """Copy a stream of at most `most` bytes to a file that can be read again."""
+def _spool(stream: Any, until: ExitStack, most: int | None = None, *, lines: bool = False) -> Path:
+    """Copy a stream to a file that can be read again.
+
+    Raises:
+        InputError: it has more than `most` bytes, or more than a pipe or a device may have, which may never end.
+    """
     # Closed and deleted explicitly: Windows cannot open a file twice.
     file = tempfile.NamedTemporaryFile(prefix="msdscore-", suffix=".input", delete=False)  # noqa: SIM115
     until.callback(Path(file.name).unlink, missing_ok=True)
+    is_endless = most is None and not _is_regular(stream)
+    room, line = min(_MOST_PIPED, shutil.disk_usage(Path(file.name).parent).free // 2), 0
     with file:
         while block := stream.read(1 << 20):
-            file.write(block)
+            try:
+                file.write(block)
+                file.flush()
+            except OSError as error:
+                reason = f"cannot be written ({error.strerror or error}); set TMPDIR to a folder with more space"
+                raise RunError(f"{file.name}: {reason}") from error
+            line = 0 if b"\n" in block else line + len(block)
             if most is not None and file.tell() > most:
                 raise InputError(
                     f"expands to more than {most:,} bytes, {_MAX_RATIO} times its size; "
                     "if that is intended, decompress it and score the result"
                 )
+            if is_endless and lines and line > _LONGEST_PIPED:
+                raise InputError(f"has a line of more than {_LONGEST_PIPED:,} bytes; expected one row per line")
+            if is_endless and file.tell() > room:
+                what = f"has more than {room:,} bytes, the smaller of {_MOST_PIPED:,} and half of the free space in"
+                raise InputError(f"{what} {Path(file.name).parent}; save it and score the file")
     return Path(file.name)
+
+
+def _is_regular(stream: Any) -> bool:
+    """Return whether a stream is a regular file, which has an end; one without a descriptor is in memory."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, AttributeError):
+        return True

@@ -150,7 +150,7 @@ def _rows(
         )
         for row in scored.iter_rows():
             if row["unusable"]:
-                raise ConfigError(f"the scorer cannot be built on the cluster: {row['error']}")
+                raise ConfigError(f"no shard can be scored on the cluster: {row['error']}")
             yield row
 
 

@@ -15,6 +15,7 @@ from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
 from msdscore.forms.base import Form
 from msdscore.forms.columns import added as added_columns
+from msdscore.forms.references import NAMES as REFERENCE_NAMES
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import image_tables, is_address
@@ -25,6 +26,7 @@ from msdscore.io.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.rows.ahead import read_ahead
 from msdscore.rows.files import Row, open_rows
 from msdscore.rows.rules import ColumnNames, first_of
+from msdscore.run.folders import claim_folder
 from msdscore.run.parts import WORST, collect, plan, score_missing
 from msdscore.run.rows import InputColumns, RowValues, renamed
 from msdscore.scoring.pipeline import Pipeline
@@ -182,7 +184,9 @@ def input_columns(copied: Sequence[str] = ()) -> InputColumns:
 def score_table(columns: InputColumns, parts: Iterable[pa.Table], form: Form, copied: Sequence[str] = ()) -> pa.Table:
     """Return the table of a score shard: all rows in order, with the numbers of their parts."""
     scores, stored = collect(parts, form), pa.concat_tables(columns.tables()).combine_chunks()
-    numbers = [name for name in added_columns(form.group) if name not in ("warnings", "error")]
+    has_references = REFERENCE_NAMES[0] in scores.column_names
+    added = added_columns(form.group, references=has_references)
+    numbers = [name for name in added if name not in ("warnings", "error")]
     table = {name: stored[name] for name in _IDENTIFYING.names}
     # Parquet has another name for the items of lists.
     lists = {name: scores[name].cast(pa.list_(pa.string())) for name in (WORST, "warnings")}
@@ -298,18 +302,24 @@ class ShardWorker:
         """
         threads.use(self.spec.threads or THREADS)
         try:
-            return score_shard(self.spec, job.source, job.output, self.options, build=self._pipeline, watch=watch)
+            build = partial(self._pipeline, stores.parent(job.output))
+            return score_shard(self.spec, job.source, job.output, self.options, build=build, watch=watch)
         except MSDScoreError as error:
             if error is self._broken:
                 raise
             return ShardResult(job.source, job.output, error=str(error))
 
-    def _pipeline(self) -> Pipeline:
+    def _pipeline(self, folder: str) -> Pipeline:
+        """Build the scorer once, and check that the folder has the scores of no other one."""
         if self._broken is not None:
             raise self._broken
         try:
             if self._built is None:
-                self._built = self.spec.build().sharing(self.at_once)
+                pipeline = self.spec.build()
+                limits = asdict(pipeline.limits)
+                manifest = {"signature": pipeline.signature, "limits": limits, **self.options.recorded()}
+                claim_folder(folder, manifest, overwrite=self.options.overwrite)
+                self._built = pipeline.sharing(self.at_once)
         except MSDScoreError as error:
             self._broken = error
             raise

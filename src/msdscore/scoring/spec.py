@@ -114,7 +114,8 @@ class ScorerSpec:
         """
         if Path(self.encoder).exists() or names_object(self.encoder):
             return None
-        values = self.to_dict() | {"bank": None if self.bank is None else file_key(Path(self.bank))}
+        bank = None if self.bank is None else file_key(Path(self.bank))
+        values = {"version": __version__, **self.to_dict(), "bank": bank}
         for name in ("batch_size", "decoders", "cache"):
             del values[name]
         return dict(json.loads(json.dumps(values, default=str)))

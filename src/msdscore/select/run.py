@@ -22,9 +22,10 @@ from msdscore.io import stores
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import base_name, is_address, split_query
 from msdscore.io.shards import SIGNATURE_KEY
-from msdscore.io.targets import REMEDY, check_target, is_standard_output
+from msdscore.io.targets import REMEDY, check_target, is_standard_output, refuse_inputs
 from msdscore.rows.files import with_images
 from msdscore.rows.tars import SHARED_KEY
+from msdscore.run.folders import missing_scores
 from msdscore.select.copies import copy_rows, copy_samples, write_sample_scores
 from msdscore.select.rule import Rule, ScoreTable, Survey, choose, quoted, survey
 from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows, scored_source
@@ -43,6 +44,7 @@ class Selected:
     """Result of a selection: of `rows` rows `valid` had a value within the bounds.
 
     `threshold` is the value of the last selected row; `duplicates` are repeated uids or keys, which are written once.
+    `missing` are shards of the folders of scores that have no scores, with the reason.
     """
 
     output: str
@@ -53,6 +55,7 @@ class Selected:
     threshold: float | None
     duplicates: int
     signature: str
+    missing: tuple[str, ...] = ()
     survey: Survey | None = None
 
 
@@ -81,7 +84,7 @@ def select(
             files = open_scores(scores, folder)
             if not files:
                 raise InputError("expected at least one file of scores")
-            _check_output(output, files, overwrite=overwrite)
+            _check_output(output, files)
             table = ScoreTable(files, folder)
             stack.callback(table.close)
             valid, kept, threshold = choose(table, rule)
@@ -91,10 +94,17 @@ def select(
         raise RunError(
             f"{shortened(output)}: cannot be written ({error.strerror or error}); check the disk, or choose another -o"
         ) from error
-    return Selected(output, len(files), table.rows, valid, kept, threshold, duplicates, table.signature, surveyed)
+    names = [base_name(file.name) for file in files]
+    folders = [
+        name for name in scores if Path(name).is_dir() or (is_address(name) and not set("*{.") & set(base_name(name)))
+    ]
+    missing = [line for folder in folders for line in missing_scores(folder, names)]
+    return Selected(
+        output, len(files), table.rows, valid, kept, threshold, duplicates, table.signature, tuple(missing), surveyed
+    )
 
 
-def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -> None:
+def _check_output(output: str, files: Sequence[ScoreFile]) -> None:
     """Raise, before any work is done, if the output cannot or must not be written."""
     name, suffix = shortened(output), _suffix(output)
     if not output.strip():
@@ -111,8 +121,7 @@ def _check_output(output: str, files: Sequence[ScoreFile], *, overwrite: bool) -
         raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {known}, or a folder for shards")
     if local:
         check_target(Path(output), SUFFIXES, inputs=with_images(file.name for file in files))
-    if not overwrite and stores.exists(output):
-        raise RunError(f"{name}: exists; {REMEDY}")
+        refuse_inputs([Path(output)], [file.source for file in files if not is_address(file.source)])
 
 
 def _suffix(output: str) -> str:
@@ -130,7 +139,7 @@ def _write(table: ScoreTable, rule: Rule, output: str, *, overwrite: bool, progr
     if not _suffix(output):
         _write_shards(table, output, rule, overwrite=overwrite, progress=progress)
         return 0
-    with stores.writing(output) as file:
+    with stores.writing(output, same=not overwrite) as file:
         if _suffix(output) == ".npy":
             return _write_uids(table, file)
         return (_write_keys if _suffix(output) == ".txt" else _write_rows)(table, file, progress)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from glob import escape
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +176,8 @@ def _from_text(name: str, copy: Path) -> ScoreFile:
     """Open the output of a run in a text format, with all values as text; its signature is in the run metadata."""
     with ExitStack() as stack:
         records = open_records(name, format=None, until=stack)
-        first = [record.values for record in islice(records.read(), 100)]
-        names = records.columns or tuple(dict.fromkeys(column for row in first for column in row))
+        # Every row may have other columns, so that all are read twice.
+        names = records.columns or tuple(dict.fromkeys(chain.from_iterable(record.values for record in records.read())))
         schema, count, rows = pa.schema([(column, pa.string()) for column in names]), 0, records.read()
         with pq.ParquetWriter(copy, schema) as writer:
             while batch := [record.values for record in islice(rows, _BATCH_ROWS)]:
