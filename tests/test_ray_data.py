@@ -220,14 +220,17 @@ def test_relative_paths_are_resolved_by_the_driver(tmp_path, monkeypatch):
     ("reason", "message"),
     [("UNAUTHENTICATED: Invalid token", "asks for a token"), ("Connection refused", "no Ray cluster at auto")],
 )
-def test_missing_token_is_reported(monkeypatch, reason, message):
+def test_missing_token_is_reported_without_the_logs_of_ray(monkeypatch, capfd, reason, message):
     def refuse(**_):
+        os.write(2, b"a page of native logs")
         raise RuntimeError(reason)
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(ConfigError, match=f"{message}.*RAY_AUTH_TOKEN"):
         list(score_on_ray(TOY, [], ShardOptions(), RayOptions(address="auto")))
+    os.write(2, b"our line")
+    assert capfd.readouterr().err == "our line"
 
 
 def test_tracebacks_of_lost_actors_are_not_logged(caplog):

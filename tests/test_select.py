@@ -153,7 +153,7 @@ def test_bounds_are_applied_before_keep(shards, tmp_path):
     among = set(np.flatnonzero((match >= 0.4) & (support <= 0.8)).tolist())
     expected = best(table, "support", 12, among=among, sign=1)  # lower is better
     assert keys_of(tmp_path / "keys.txt") == [table.column("key")[row].as_py() for row in expected]
-    alone = msdscore("select", folder, "-o", tmp_path / "all.txt", "--min", "match=0.4", "--max", "support=0.8")
+    alone = msdscore("select", folder, "-o", tmp_path / "all.txt", "--min", "match:0.4", "--max", "support=0.8")
     assert alone.returncode == 0, alone.stderr
     assert len(keys_of(tmp_path / "all.txt")) == len(among)
 
@@ -202,7 +202,9 @@ def test_equal_uids_are_written_once(shards, tmp_path):
         (["-o", "keep.npy"], "expected a rule, got none; pass --keep 0.3"),
         (["-o", "keep.csv", "--keep", "0.3"], "unknown kind of output; expected a name ending in .npy, .txt, .parquet"),
         (["-o", "keep.npy", "--keep", "0.3", "--by", "mds"], "unknown column of .* 'mds'. Did you mean 'msd'"),
-        (["-o", "keep.npy", "--min", "match"], "expected a setting of the form name=value, got 'match'"),
+        (["-o", "keep.npy", "--min", "match"], "expected a bound such as match=0.5, got 'match'"),
+        (["-o", "keep.npy", "--min", "length=1_0"], "expected a bound such as match=0.5, got 'length=1_0'"),
+        (["-o", "keep.npy", "--drop-warning", " "], "expected the text of a warning"),
         (["-o", "keep.npy", "--min", "match=high"], "expected a bound such as match=0.5, got 'match=high'"),
         (["-o", "keep.npy", "--min", "match=0.1", "--per", "language"], "--per language needs --keep"),
         (["-o", "keep.npy", "--keep", "0.3", "--by", "caption"], "column caption is not numeric"),
@@ -219,6 +221,20 @@ def test_invalid_usage_is_a_one_line_error(shards, tmp_path, monkeypatch, argume
 
     assert re.search(message, answer.stderr), answer.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
+def test_rows_with_a_warning_are_dropped_before_the_best_are_kept(tmp_path, suffix):
+    captions = ["a red square", "ein rotes Quadrat auf einem Tisch", "a % square", "un cuadrado rojo sobre la mesa"]
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    rows = [{"id": text, "image": "red.png", "caption": text} for text in captions]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    scores = tmp_path / f"scores{suffix}"
+    assert msdscore("score", tmp_path / "rows.jsonl", "-o", scores, "-e", "mini").returncode == 0
+    answer = msdscore("select", scores, "-o", "-", "--keep", "100%", "--drop-warning", "Not English")
+    assert answer.stdout.splitlines() == [captions[0], captions[2]]
+    answer = msdscore("select", scores, "-o", "-", "--drop-warning", "not English", "--drop-warning", "%")
+    assert answer.stdout.splitlines() == [captions[0], captions[2]]
 
 
 def test_columns_of_late_json_lines_are_read(tmp_path):

@@ -1,5 +1,6 @@
 """`msdscore select`: select the best rows of scored files, in the formats of curation tools."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from msdscore.select.run import Selected
 
 RULE = "Rule"
+# A column and a number; a column may have any name.
+_BOUND = re.compile(
+    r"(.*[^\s=:])\s*[=:]\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?inf|nan)", re.IGNORECASE
+)
 _SHOWN = 5  # shards without scores that are printed
 
 
@@ -24,8 +29,11 @@ class RuleOptions:
 
     keep: str | None = option(RULE, None, help="Share (0.3, 100%) or number (1000) of best rows to keep.")
     by: str = option(RULE, "msd", help="Column to rank rows by.")
-    minimum: list[str] = option(RULE, [], "--min", help="Lower bound, e.g. match=0.5. Repeatable.")
+    minimum: list[str] = option(RULE, [], "--min", help="Lower bound, e.g. match=0.5 or match:0.5. Repeatable.")
     maximum: list[str] = option(RULE, [], "--max", help="Upper bound, e.g. support=2. Repeatable.")
+    drop_warning: list[str] = option(
+        RULE, [], "--drop-warning", help="Drop rows with a warning that has this text, e.g. 'not English'. Repeatable."
+    )
     per: str | None = option(RULE, None, help="Apply --keep to each group of this column.")
 
     def rule(self) -> "Rule":
@@ -33,11 +41,15 @@ class RuleOptions:
         from msdscore.select.rule import Quota, Rule
 
         quota = None if self.keep is None else Quota.parse(self.keep)
-        return Rule(by=self.by, keep=quota, minima=_bounds(self.minimum), maxima=_bounds(self.maximum), per=self.per)
+        return Rule(
+            by=self.by, keep=quota, minima=_bounds(self.minimum), maxima=_bounds(self.maximum), per=self.per,
+            without=tuple(self.drop_warning),
+        )  # fmt: skip
 
     def __str__(self) -> str:
-        parts = [text.replace("=", " at least ") for text in self.minimum]
-        parts += [text.replace("=", " at most ") for text in self.maximum]
+        parts = [f"{name} at least {value:g}" for name, value in _bounds(self.minimum)]
+        parts += [f"{name} at most {value:g}" for name, value in _bounds(self.maximum)]
+        parts += [f"no warning {text}" for text in self.drop_warning]
         parts += [] if self.keep is None else [f"best {self.keep} by {self.by}"]
         return ", ".join(parts) + (f" of every {self.per}" if self.per else "")
 
@@ -113,12 +125,13 @@ def _show(selected: "Selected", rule: str, *, as_json: bool) -> None:
 
 
 def _bounds(texts: list[str]) -> tuple[tuple[str, float], ...]:
+    """Parse bounds such as `match=0.5` or `match:0.5`: a shell takes `match>0.5` for a file called 0.5."""
     from msdscore.errors import ConfigError
 
     bounds = []
     for text in texts:
-        name, value = options.setting(text)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        match = _BOUND.fullmatch(text.strip())
+        if match is None:
             raise ConfigError(f"expected a bound such as match=0.5, got {text!r}")
-        bounds.append((name, float(value)))
+        bounds.append((match[1], float(match[2])))
     return tuple(bounds)

@@ -83,16 +83,42 @@ def score_on_ray(
                     f"an actor asks for {how.cpus:g} cores and {gpus:g} GPUs, and this machine has {present_cpus:g} "
                     f"and {present_gpus:g}; ask for less, or join a cluster with --address"
                 )
-        for row in _rows(ray, spec, jobs, options, how) if jobs else ():
+        rows = _rows(ray, spec, jobs, options, how) if jobs else iter(())
+        while True:
+            with _no_native_output():
+                row = next(rows, None)
+            if row is None:
+                break
             waiting.pop(row["output"], None)
             values = {name: value for name, value in row.items() if name != "unusable"}
             cache = None if row["cache"] is None else CacheUse(*row["cache"])
             yield ShardResult(**{**values, "reasons": tuple(row["reasons"]), "cache": cache})
     finally:
         if started:
-            ray.shutdown()
+            with _no_native_output():
+                ray.shutdown()
     for job in waiting.values():
         yield _lost(job, "was given up by Ray")
+
+
+@contextmanager
+def _no_native_output() -> Iterator[None]:
+    """Discard what Ray's native code writes to standard error, such as pages about an unreachable cluster.
+
+    Its errors are raised, and logged in Ray's own files.
+    """
+    try:
+        kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # closed
+        yield
+        return
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
 
 
 def _connect(ray: Any, address: str | None) -> bool:
@@ -104,7 +130,8 @@ def _connect(ray: Any, address: str | None) -> bool:
         host, _, port = (joined or "").removeprefix("ray://").rpartition(":")
         if host and port.isdecimal():
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
+        with _no_native_output():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **settings)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = one_line(error, 200)
         where = joined or "this machine"

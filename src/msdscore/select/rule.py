@@ -27,6 +27,7 @@ FILE = 1 << 32  # more than the rows of any file
 BINS = 60  # of a histogram
 _SAMPLED = 50_000  # evenly spaced rows for ranges and rank correlation
 _OUTSIDE = 0.001  # share on each side that is clipped to the last bin
+_WARNINGS = "warnings"  # a list of texts, or one text
 _SCORE = "msd"  # the number that every scored row has
 _MEMORY = "512MB"
 _THREADS = 4
@@ -78,7 +79,8 @@ class Quota:
 class Rule:
     """Selection rule: rows with values of at least `minima` and at most `maxima`, and of these `keep` by `by`.
 
-    With `per`, `keep` applies to every group of rows with the same value there. Rows without a value are dropped.
+    Rows with a warning that contains one of the texts in `without` are dropped first. With `per`, `keep` applies to
+    every group of rows with the same value there. Rows without a value are dropped.
     """
 
     by: str = "msd"
@@ -86,10 +88,13 @@ class Rule:
     minima: tuple[tuple[str, float], ...] = ()
     maxima: tuple[tuple[str, float], ...] = ()
     per: str | None = None
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.keep is None and not self.minima and not self.maxima:
+        if self.keep is None and not self.minima and not self.maxima and not self.without:
             raise ConfigError("expected a rule, got none; pass --keep 0.3, --min match=0.7 or --max support=2")
+        if not all(map(str.strip, self.without)):
+            raise ConfigError("expected the text of a warning, got an empty one; see the column warnings")
         for name, value in (*self.minima, *self.maxima):
             if math.isnan(value):
                 raise ConfigError(f"a bound must be a number, got nan for {name}")
@@ -107,7 +112,10 @@ class Rule:
         bounds = [("<=", *bound) for bound in self.maxima] + [(">=", *bound) for bound in self.minima]
         # DuckDB sorts NaN above every number.
         known = [f"({number(name)} IS NOT NULL AND NOT isnan({number(name)}))" for name in self.numbers]
-        return " AND ".join([*known, *(f"{number(name)} {sign} {literal(value)}" for sign, name, value in bounds)])
+        clean = [f"NOT coalesce(contains(lower({_WARNINGS}::VARCHAR), {_text(text.lower())}), false)"
+                 for text in self.without]  # fmt: skip
+        limits = [f"{number(name)} {sign} {literal(value)}" for sign, name, value in bounds]
+        return " AND ".join([*known, *limits, *clean])
 
 
 def quoted(name: str) -> str:
@@ -215,7 +223,7 @@ def choose(table: ScoreTable, rule: Rule, into: str = "kept") -> tuple[int, int,
 
 def _require_columns(table: ScoreTable, rule: Rule) -> None:
     """Raise for unknown columns, columns without numbers, and groups that are lists or objects."""
-    for name in (*rule.numbers, *([rule.per] if rule.per else ())):
+    for name in (*rule.numbers, *([rule.per] if rule.per else ()), *([_WARNINGS] if rule.without else ())):
         for file in table.files:
             if name not in file.schema.names:
                 raise unknown_name(f"column of {shortened(file.name)}", name, file.schema.names)
@@ -223,7 +231,7 @@ def _require_columns(table: ScoreTable, rule: Rule) -> None:
         if name == rule.per and any(map(pa.types.is_nested, kinds)):
             nested = next(filter(pa.types.is_nested, kinds))
             raise ConfigError(f"column {name} has neither text nor numbers ({nested}); choose another")
-        if name != rule.per and not holds_numbers(table, name):
+        if name in rule.numbers and not holds_numbers(table, name):
             raise ConfigError(f"column {name} is not numeric ({kinds[0]}); choose another")
 
 

@@ -300,7 +300,7 @@ def _notes(names: list[str], table: ScoreTable, rule: Rule) -> bytes:
         digest.update(b"" if file.facts is None else file.facts.fingerprint.encode())
     quota = None if rule.keep is None else str(rule.keep.count or rule.keep.share)
     selection = {
-        "rule": asdict(rule) | {"keep": quota},
+        "rule": {name: value for name, value in (asdict(rule) | {"keep": quota}).items() if name != "without" or value},
         "signature": table.signature,
         "files": len(table.files),
         "scores": digest.hexdigest(),
