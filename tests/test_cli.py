@@ -28,6 +28,7 @@ from msdscore.cli.app import app
 from msdscore.cli.estimate import _sampled_rate
 from msdscore.cli.options import flattened
 from msdscore.errors import MissingExtraError, MSDScoreError
+from msdscore.report.results import read_results
 from tiny_clip import make_tiny_clip
 
 
@@ -540,7 +541,7 @@ def test_references_are_cited_and_a_file_that_matches_no_row_is_an_error(red, tm
     answer = msdscore("score", rows, "-e", "toy", "-o", output, "--references", tmp_path / "some.json")
     assert "no references for 1 images (other.png …); their ref_msd is missing" in answer.stderr
     cited = msdscore("cite", output)
-    assert "|nrefs:2|" in cited.stdout
+    assert "nrefs:2" in cited.stdout
     assert "with references (Ref-MSD)" in cited.stderr
     assert "and 2 references per image" in cited.stderr
 
@@ -555,11 +556,13 @@ def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
     for name in ("scores.parquet", "scores.jsonl"):
         assert msdscore("score", rows, "-e", "toy", "-o", tmp_path / name).returncode == 0
         printed = msdscore("cite", tmp_path / name)
-        assert "note = {msd|enc:toy@1|" in printed.stdout
+        assert r"note = {msd\textbar\allowbreak{}enc:toy@1" in printed.stdout
         assert printed.stderr.startswith(
             r"We report a variant of MSD-Score~\cite{kan2026msdscore} with the encoder toy (weights 1), "
         )
-        assert printed.stderr.count("|enc:toy@1|") == printed.stderr.count("\n") == 1
+        assert printed.stderr.count("enc:toy@1") == 1
+        value = read_results(tmp_path / name).numbers["msd"][0]
+        assert printed.stderr.splitlines()[1] == f"Mean: {value:.3f} (n = 1 captions of 1 images)."
     (tmp_path / "bench.json").write_text(
         '{"metrics": [{"signature": "msd|enc:clip-l14@abc|k:3,2"}, {"signature": "length"}]}'
     )
@@ -568,14 +571,22 @@ def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
     default = msdscore("cite", "msd-e|enc:mini@86|form:evidence|nrefs:5|v:0.2.0")
     assert re.findall(r"^@\w+\{(.*),$", default.stdout, re.M)[2:] == ["tan2019efficientnet", "wang2020minilm"]
     assert default.stderr == (
-        r"We report MSD-E, the evidence form of MSD-Score~\cite{kan2026msdscore}, with the encoder mini (weights 86)"
+        r"We report MSD-E, which the software msdscore~\cite{msdscore} defines and which extends "
+        r"MSD-Score~\cite{kan2026msdscore}, with the encoder mini (weights 86)"
         r"~\cite{tan2019efficientnet,wang2020minilm} and 5 references per image, computed by msdscore 0.2.0"
-        r"~\cite{msdscore}; signature: \texttt{msd-e|enc:mini@86|form:evidence|nrefs:5|v:0.2.0}." + "\n"
+        r"~\cite{msdscore}; signature: \texttt{"
+        + r"\textbar\allowbreak{}".join(["msd-e", "enc:mini@86", "form:evidence", "nrefs:5", "v:0.2.0"])
+        + "}.\n"
     )
     published = msdscore("cite", "msd|enc:clip-l14@abc|init:sample,0|pool:mean|ref:3|nrefs:2|v:0.2.0")
     assert published.stderr.startswith(
         r"We report MSD-Score~\cite{kan2026msdscore} with references (Ref-MSD) with the encoder"
     )
+    odd = msdscore("cite", "msd|enc:my_50%&{#}$^~@1|v:1").stdout
+    note = re.search(r"note = \{(.*)\}\n", odd)[1]
+    assert not re.search(r"(?<!\\)[%&#$_^~|]", note)
+    assert note.count("{") == note.count("}")
+    assert odd.startswith("@misc{msdscore,")
     wrong = msdscore("cite", rows)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "rows.jsonl: has no signature; expected an output of msdscore score" in wrong.stderr

@@ -57,12 +57,12 @@ def cite(
 ) -> None:
     """Print BibTeX entries of the software, the paper and the encoder in the signature of a result.
 
-    A sentence for your paper, with the signature, is printed to standard error: `msdscore cite FILE > refs.bib` shows
-    it and writes the entries.
+    Sentences for your paper, with the signature and, for a scored file, the mean with its interval, are printed to
+    standard error: `msdscore cite FILE > refs.bib` shows them and writes the entries.
     """
-    from msdscore.report.citation import bibtex, sentence, signatures_in
+    from msdscore.report.citation import bibtex, means, sentence, signatures_in
 
     signatures = signatures_in(result) if result else []
     typer.echo(bibtex(signatures))
     if signatures:
-        tell(sentence(signatures))
+        tell("\n".join(filter(None, (sentence(signatures), means(result)))))

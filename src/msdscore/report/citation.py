@@ -1,21 +1,30 @@
-"""BibTeX entries of the software, the paper and the encoder of a result, and a sentence that cites them."""
+"""BibTeX entries of the software, the paper and the encoder of a result, and sentences that cite them."""
 
 import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+
 from msdscore.encoders.registry import built_in
 from msdscore.errors import InputError
 from msdscore.forms.registry import facts_of, score_name
-from msdscore.report.results import signature_of
+from msdscore.intervals import Resampling, bootstrap_mean
+from msdscore.report.results import read_results, signature_of
 from msdscore.select.scores import run_facts
 from msdscore.version import __version__
 
 PAPER = "kan2026msdscore"
 _ENCODER = re.compile(r"\benc:([^@|,\s\"]+)")
+_ESCAPED = {letter: f"\\{letter}" for letter in "_%&#$"} | {
+    "|": r"\textbar\allowbreak{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}", "{": r"\textbraceleft{}", "}": r"\textbraceright{}",
+}  # fmt: skip
+_DRAWN = 10**8  # captions that are drawn for an interval
 _LARGEST = 64 << 20  # bytes of a JSON result that is searched for signatures
-_SOFTWARE = """@software{{msdscore,
+# `misc`: styles of BibTeX do not know `software`.
+_SOFTWARE = """@misc{{msdscore,
   title = {{msdscore: judging image captions without references}},
   author = {{{{The msdscore developers}}}},
   version = {{{version}}},
@@ -47,7 +56,7 @@ def sentence(signatures: Sequence[str]) -> str:
     facts, name = facts_of(signature), score_name(signature)
     score = f"MSD-Score~\\cite{{{PAPER}}}"
     if name != "MSD":
-        score = f"{name}, the evidence form of {score},"
+        score = f"{name}, which the software msdscore~\\cite{{msdscore}} defines and which extends {score},"
     elif facts.get("pool") != "mean" or not facts.get("init", "sample").startswith("sample"):  # not as published
         score = f"a variant of {score}"
     if "ref" in facts:
@@ -63,6 +72,31 @@ def sentence(signatures: Sequence[str]) -> str:
         f"We report {score} with the encoder {model}{references}, computed by {software}; "
         f"signature: \\texttt{{{_tex(signature)}}}."
     )
+
+
+def means(result: str) -> str:
+    """Return a sentence with mean, interval and numbers of captions and images of each captioner of a scored file.
+
+    Empty for a signature, or another file.
+    """
+    path = Path(result)
+    try:
+        scored = read_results(path) if path.exists() else None
+    except InputError:
+        return ""
+    if scored is None:
+        return ""
+    values = scored.numbers["ref_msd" if "ref_msd" in scored.numbers else "msd"]
+    how = Resampling(samples=min(max(1_000, _DRAWN // len(scored)), 20_000))
+    systems, clusters, parts = scored.systems or ("",) * len(scored), np.array(scored.clusters), []
+    for name in dict.fromkeys(systems):
+        chosen = ~np.isnan(values) & (np.array(systems) == name)
+        if chosen.any():
+            mean = bootstrap_mean(values[chosen], clusters=clusters[chosen], how=how)
+            interval = f", 95\\% interval [{mean.low:.3f}, {mean.high:.3f}]" if mean.low == mean.low else ""
+            size = f"n = {int(chosen.sum()):,} captions of {mean.n:,} images"
+            parts.append(f"{_tex(name)}{': ' if name else ''}{mean.value:.3f} ({size}{interval})")
+    return f"Mean: {'; '.join(parts)}." if parts else ""
 
 
 def signatures_in(result: str) -> list[str]:
@@ -95,7 +129,12 @@ def _citations(encoder: str) -> tuple[str, ...]:
 
 
 def _tex(text: str) -> str:
-    return text.replace("_", r"\_")
+    r"""Escape text for LaTeX and BibTeX; long signatures may be broken at their bars.
+
+    >>> print(_tex("a_b|50%"))
+    a\_b\textbar\allowbreak{}50\%
+    """
+    return "".join(_ESCAPED.get(letter, letter) for letter in text)
 
 
 def _entries() -> dict[str, str]:
