@@ -125,7 +125,7 @@ def test_compare_and_table(results):
     assert invoke("table", *every, "-f", "markdown").stdout.count("| :--- |") == 3
 
 
-def test_long_captions_use_more_components_unless_a_preset_is_passed(tmp_path):
+def test_long_captions_use_more_components_unless_a_form_is_passed(tmp_path):
     rows = [
         {"image": f"{c}.png", "caption_a": f"a {c} square", "caption_b": "a dog", "system_a": "A", "system_b": "B",
          "winner": w, "id": c, "level": "level 1"}
@@ -138,7 +138,7 @@ def test_long_captions_use_more_components_unless_a_preset_is_passed(tmp_path):
     assert answer.exit_code == 0, answer.output
     assert "caparena: captions of a paragraph, so components are (5, 3)" in answer.stderr
     assert "|k:5,3|" in (tmp_path / "long" / "caparena.json").read_text()
-    assert invoke(*common, "-o", tmp_path / "short", "--preset", "short").exit_code == 0
+    assert invoke(*common, "-o", tmp_path / "short", "--form", "short").exit_code == 0
     assert "|k:3,2|" in (tmp_path / "short" / "caparena.json").read_text()
     assert invoke(*common, "-o", tmp_path / "own", "--set", "components=4,2").exit_code == 0
     assert "|k:4,2|" in (tmp_path / "own" / "caparena.json").read_text()

@@ -23,7 +23,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from command_line import invoke, msdscore
-from msdscore import load_encoder
+from msdscore import Paper, load_encoder
 from msdscore.cli.app import app
 from msdscore.cli.estimate import _sampled_rate
 from msdscore.cli.options import flattened
@@ -95,12 +95,25 @@ def options_of(command):
 
 @pytest.mark.parametrize("command", ["bench", "doctor", "explain", "report", "serve", "study"])
 def test_every_command_that_scores_has_the_scorer_options_of_score(command):
-    names = ["--encoder", "-e", "--preset", "-p", "--set", "--encoder-option", "--bank", "--device", "--dtype",
+    names = ["--encoder", "-e", "--form", "--set", "--encoder-option", "--bank", "--device", "--dtype",
              "--revision", "--verify", "--max-pixels"]  # fmt: skip
     expected, got = options_of("score"), options_of(command)
     if command == "report":  # has no default encoder
         expected |= {name: got[name] for name in ("--encoder", "-e")}
     assert {name: got.get(name) for name in names} == {name: expected[name] for name in names}
+
+
+def test_former_name_of_form_is_accepted_with_a_line(red):
+    renamed = invoke("score", red, "a dog", "-e", "toy", "--form", "long", "--json")
+    former = invoke("score", red, "a dog", "-e", "toy", "--preset", "long", "--json")
+    assert former.exit_code == 0
+    assert former.stdout == renamed.stdout
+    assert (renamed.stderr, former.stderr) == ("", "--preset is now --form, and will be removed in version 1.1\n")
+    both = msdscore("score", red, "a dog", "-e", "toy", "--preset", "long", "--form", "short")
+    assert both.returncode == 2
+    assert "--form short and --preset long contradict each other" in both.stderr
+    with pytest.warns(DeprecationWarning, match="Paper.named"):
+        assert Paper.preset("long") == Paper.named("long")
 
 
 def test_help_of_score_is_grouped_in_panels():

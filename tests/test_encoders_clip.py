@@ -13,7 +13,7 @@ from hostile import Bomb
 from msdscore.encoders.base import Encoder, TokenLayout, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
-from msdscore.forms.paper import PRESETS
+from msdscore.forms.paper import NAMED
 from msdscore.scorer import Scorer
 from msdscore_torch import backbone
 from tiny_clip import PROJECTION, make_tiny_clip
@@ -291,7 +291,7 @@ def test_empty_batches_are_rejected(encoder):
         encoder.encode_texts([])
 
 
-def test_preset_paper_uses_random_starts_and_mean_pooling(folder, images):
+def test_form_paper_uses_random_starts_and_mean_pooling(folder, images):
     paper = Scorer(str(folder), "paper", device="cpu")
     assert "|k:3,2|kappa:20|it:20|init:sample,0|a:0.1|gate:length,20,3|xi:0.2|pool:mean|" in paper.signature
     assert "|k:5,3|kappa:20|it:20|init:sample,0|" in Scorer(str(folder), "paper-long", device="cpu").signature
@@ -301,8 +301,8 @@ def test_preset_paper_uses_random_starts_and_mean_pooling(folder, images):
     cosine = torch.nn.functional.cosine_similarity(means[0], means[1], dim=0)
     score = paper.score(images[0], text)
     assert score.similarity == pytest.approx(float(cosine), abs=1e-5)
-    # The name of the preset, the form and a loaded encoder are one metric.
-    for other in (Scorer(row, "paper"), Scorer(str(folder), PRESETS["paper"], device="cpu")):
+    # The name of the form, the form and a loaded encoder are one metric.
+    for other in (Scorer(row, "paper"), Scorer(str(folder), NAMED["paper"], device="cpu")):
         assert (other.signature, other.score(images[0], text)) == (paper.signature, score)
     assert "pool:" not in Scorer(row, "short").signature
     assert "pool:mean" in Scorer("toy", "paper").signature

@@ -276,7 +276,7 @@ def test_json_and_html_work_without_matplotlib(tmp_path):
 
 
 def test_carried_maps_distribute_token_terms_over_the_image(image):
-    answer = run(image, "blue and green", "--json", "--map", "carried", "--preset", "short")
+    answer = run(image, "blue and green", "--json", "--map", "carried", "--form", "short")
     (item,) = json.loads(answer.stdout)["explanations"]
     assert item["map"] == "carried"
     penalty = sum(max(token["term"], 0) for token in item["tokens"])
@@ -287,7 +287,7 @@ def test_carried_maps_distribute_token_terms_over_the_image(image):
 
 
 def test_figure_of_two_encoders(image, tmp_path):
-    more = ["--map", "carried", "--preset", "short", "-o", tmp_path / "maps.html"]
+    more = ["--map", "carried", "--form", "short", "-o", tmp_path / "maps.html"]
     answer = run(image, "blue and green", "--also", "mini", *more)
     assert answer.exit_code == 0, answer.output
     assert "encoder toy@" in answer.output

@@ -30,10 +30,10 @@ def scene():
 def scores():
     table = {}
     for name, config in {
-        "short": Paper.preset("short"),
-        "long": Paper.preset("long"),
-        "authors": Paper.preset("authors"),
-        "paper": Paper.preset("paper"),
+        "short": Paper.named("short"),
+        "long": Paper.named("long"),
+        "authors": Paper.named("authors"),
+        "paper": Paper.named("paper"),
         "support": Paper(gate="support"),
     }.items():
         ranked = Scorer("toy", config).rank(scene(), CAPTIONS)
@@ -41,10 +41,10 @@ def scores():
     return table
 
 
-@pytest.mark.parametrize("preset", ["short", "long", "authors", "paper", "support"])
-def test_scores_equal_the_golden_file(preset):
-    expected = json.loads(GOLDEN.read_text(encoding="utf-8"))[preset]
-    for row, kept in zip(scores()[preset], expected, strict=True):
+@pytest.mark.parametrize("form", ["short", "long", "authors", "paper", "support"])
+def test_scores_equal_the_golden_file(form):
+    expected = json.loads(GOLDEN.read_text(encoding="utf-8"))[form]
+    for row, kept in zip(scores()[form], expected, strict=True):
         for name, value in kept.items():
             # Other CPUs round products differently, which EM amplifies to the sixth digit at most.
             assert row[name] == (pytest.approx(value, abs=2e-4) if isinstance(value, float) else value), name

@@ -123,13 +123,13 @@ def test_clipscore_with_the_crop_of_torchvision(tmp_path):
         Scorer(folder, crop="even")
 
 
-@pytest.mark.parametrize("preset", ["paper", "short"])
-def test_clipscore_is_that_of_the_model_whatever_the_preset(tmp_path, preset):
+@pytest.mark.parametrize("form", ["paper", "short"])
+def test_clipscore_is_that_of_the_model_whatever_the_form(tmp_path, form):
     transformers = pytest.importorskip("transformers")
     from tiny_clip import make_tiny_clip
 
     folder = str(make_tiny_clip(tmp_path / "clip"))
-    own = Scorer(folder, preset)
+    own = Scorer(folder, form)
     side = own.encoder.preprocessing.crop[0]  # images of this size are not resized, which processors do differently
     noise = [
         Image.fromarray(np.random.default_rng(seed).integers(0, 255, (side, side, 3), np.uint8)) for seed in (0, 1)
@@ -189,7 +189,7 @@ def _blip_cosines(folder, texts, pixels):
      ("clipscore,prefix=", "blip", _blip_cosines)],
     ids=["longclip", "siglip", "blip"],
 )  # fmt: skip
-def test_similarity_is_that_of_the_model_with_the_preset_of_the_paper(tmp_path, asked, make, cosines):
+def test_similarity_is_that_of_the_model_with_the_form_of_the_paper(tmp_path, asked, make, cosines):
     transformers = pytest.importorskip("transformers")
     import tiny_models
     from tiny_clip import make_tiny_clip
@@ -217,7 +217,7 @@ def test_similarity_is_that_of_the_model_with_the_preset_of_the_paper(tmp_path, 
     scores = score(asked, batch)
     np.testing.assert_allclose(scores, 2.5 * expected.clamp(min=0).numpy(), atol=1e-5)
     assert scores.max() > 0.01
-    # Means of local vectors, with which the preset computes MSD, are another similarity.
+    # Means of local vectors, with which the form computes MSD, are another similarity.
     assert np.abs(score("cosine", batch) - expected.numpy()).max() > 1e-3
 
 

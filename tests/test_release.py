@@ -113,7 +113,7 @@ from pathlib import Path
 
 from msdscore import Paper, Score, Scorer
 
-scorer = Scorer("toy", Paper.preset("short", kappa=30.0))
+scorer = Scorer("toy", Paper.named("short", kappa=30.0))
 score: Score = scorer.score(Path("a.jpg"), "a dog")
 number: float = score.msd
 best: str = scorer.rank("a.jpg", ["a dog", "a cat"]).best

@@ -317,8 +317,8 @@ def test_spec_accepts_mappings_and_lists_and_rejects_loaded_objects():
 def test_components_given_as_a_list_are_stored_as_a_tuple():
     config = Paper(components=[5, 3])
     assert config.components == (5, 3)
-    assert config == Paper.preset("long")
-    assert hash(config) == hash(Paper.preset("long"))
+    assert config == Paper.named("long")
+    assert hash(config) == hash(Paper.named("long"))
 
 
 def test_scorer_repr():
@@ -327,7 +327,7 @@ def test_scorer_repr():
     assert text.endswith("device=cpu)")
 
 
-def test_preset_by_name():
+def test_form_by_name():
     assert Scorer("toy", form="long").signature == Scorer("toy", "long").signature
     assert Scorer("toy", form=Paper(alpha=0.2)).form.alpha == 0.2
     with pytest.raises(UnknownNameError, match="'lng'.*'long'"):

@@ -120,13 +120,13 @@ def test_gates_without_length(gate, expected):
     assert score.divergence == pytest.approx(expected(score))
 
 
-def test_presets_and_changes():
-    assert Paper.preset("authors").components == (4, 2)
-    assert Paper.preset("long", alpha=0.2).alpha == 0.2
+def test_named_forms_and_changes():
+    assert Paper.named("authors").components == (4, 2)
+    assert Paper.named("long", alpha=0.2).alpha == 0.2
     with pytest.raises(UnknownNameError, match="'shrt'.*'short'"):
-        Paper.preset("shrt")
+        Paper.named("shrt")
     with pytest.raises(UnknownNameError, match="'kapa'.*'kappa'"):
-        Paper.preset("short", kapa=3)
+        Paper.named("short", kapa=3)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_single_image_or_caption_is_not_a_list():
 def test_invalid_scorer_arguments_are_rejected():
     with pytest.raises(ConfigError, match="an encoder .*got NoneType"):
         Scorer(None)
-    with pytest.raises(ConfigError, match="name of a preset, got dict"):
+    with pytest.raises(ConfigError, match="name of a form, got dict"):
         Scorer("toy", {"kappa": 3})
     with pytest.raises(ConfigError, match="batch_size.*got '8'"):
         Scorer("toy", batch_size="8")

@@ -34,7 +34,7 @@ from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.explain.look import PRESENTATIONS
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
-from msdscore.forms.registry import preset
+from msdscore.forms.registry import find_form
 from msdscore.scoring import pipeline
 from msdscore.scoring.bank import BankQuality, load_bank, named, save_bank
 from msdscore_lab.bank.calibrate import (
@@ -373,7 +373,7 @@ def test_incompatible_banks_are_rejected(bank):
 
 
 def test_settings_of_the_two_forms():
-    assert preset("evidence", balance=0.25).weights == pytest.approx((0.075, 0.01))
+    assert find_form("evidence", balance=0.25).weights == pytest.approx((0.075, 0.01))
     with pytest.raises(UnknownNameError, match="unknown setting 'gate'"):
         Evidence().changed(gate="support")
     with pytest.raises(ConfigError, match="balance.*got 1.5"):

@@ -11,7 +11,7 @@ from PIL import Image
 from command_line import invoke
 from counting import CountingEncoder
 from msdscore import ConfigError, RowError, Scorer, WeightsError, build_bank, load_bank, load_encoder, save_bank
-from msdscore.forms.registry import preset
+from msdscore.forms.registry import find_form
 
 NAN, GPU = float("nan"), torch.device("cuda")
 COLOURS = ("red", "green", "blue")
@@ -91,7 +91,7 @@ def test_run_with_vectors_that_are_not_finite_has_errors_and_exit_code_3(tmp_pat
 
 def test_bank_with_nan_is_rejected(tmp_path):
     toy = load_encoder("toy")
-    form = preset("short").changed(calibration="background")
+    form = find_form("short").changed(calibration="background")
     with pytest.raises(ConfigError, match="not finite"):
         build_bank(Own(changed("points", NAN, [255, 0, 0])), form, squares())
     good = build_bank(toy, form, squares())

@@ -53,7 +53,7 @@ def boxed(tmp_path):
 
 
 def test_maps_of_words_match_their_objects(boxed, tmp_path):
-    study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short", "-o", str(tmp_path / "b.json")]
+    study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--form", "short", "-o", str(tmp_path / "b.json")]
     answer = invoke(*study)
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
     words, captions = json.loads((tmp_path / "b.json").read_text())["tables"]
@@ -67,7 +67,7 @@ def test_maps_of_words_match_their_objects(boxed, tmp_path):
 
 
 def test_missing_boxes_and_unmentioned_objects_are_one_line_errors(boxed):
-    study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--preset", "short"]
+    study = ["study", "boxes", "--rows", str(boxed), "-e", "toy", "--form", "short"]
     classes, objects = boxed.with_name("coco_classes.txt"), boxed.with_suffix(".objects.jsonl")
     classes.write_text("dog\ncat\ncow\nsheep", encoding="utf-8")
     assert "expected captions that name an annotated object" in str(invoke(*study).exception)

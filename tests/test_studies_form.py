@@ -55,7 +55,7 @@ def evidence(tmp_path_factory):
     """Return options of the toy encoder with a bank of coloured images, and other rows."""
     folder = tmp_path_factory.mktemp("evidence")
     rows = write_coloured(folder, 60)
-    scorer = ["--encoder", "toy", "--preset", "evidence"]
+    scorer = ["--encoder", "toy", "--form", "evidence"]
     bank = ["bank", str(folder), "-o", str(folder / "bank.safetensors"), "--pairs", str(rows)]
     answer = invoke(*bank, *scorer)
     assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
@@ -88,7 +88,7 @@ def test_default_form_equals_the_score_of_the_benchmark(evidence, tmp_path):
 
 
 def test_form_study_rejects_other_forms_and_empty_folders(tmp_path):
-    study = ["study", "form", "--root", str(make_sugarcrepe(tmp_path / "data")), "-e", "toy", "--preset", "short"]
+    study = ["study", "form", "--root", str(make_sugarcrepe(tmp_path / "data")), "-e", "toy", "--form", "short"]
     assert isinstance(invoke(*study).exception, ConfigError)
     (tmp_path / "none").mkdir()
     study[3] = str(tmp_path / "none")

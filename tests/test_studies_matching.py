@@ -42,7 +42,7 @@ def test_calibrated_predictions_are_on_the_diagonal():
 def test_match_command_draws_the_diagram_and_rejects_settings_without_match(tmp_path):
     rows = write_coloured(tmp_path, 56)
     bank, made = tmp_path / "bank.safetensors", tmp_path / "match.json"
-    asked = ["--encoder", "toy", "--preset", "evidence"]
+    asked = ["--encoder", "toy", "--form", "evidence"]
     built = ["bank", str(tmp_path), "-o", str(bank), "--pairs", str(rows), "--limit", "10", *asked]
     assert invoke(*built).exit_code == 0
     study = ["study", "match", "--rows", str(rows), "-o", str(made), *asked, "--limit", "12"]

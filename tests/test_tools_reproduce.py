@@ -62,7 +62,7 @@ def test_run_command_and_finished_runs_load_nothing(rehearsal, tmp_path, capsys,
     runs |= {("clip-l14", b) for b in ("flickr8k-cf", "composite", "docent", "coco-cf")}
     runs |= {("remoteclip-l14", "rsicd"), ("biomedclip", "rocov2")}
     assert {(cell["encoder"], cell["benchmark"]) for cell in cells} == runs
-    assert all("init:sample" in cell["signature"] for cell in cells if cell["metric"] == "msd")  # preset paper
+    assert all("init:sample" in cell["signature"] for cell in cells if cell["metric"] == "msd")  # form paper
     assert all(cell["signature"] and cell["command"] for cell in cells)
     assert written["summary"] == {"within": 0, "outside": 0, "not_judged": len(cells), "missing": 0}
     ranked = {cell["figure"] for cell in cells if cell["benchmark"] == "caparena" and cell["published"] is not None}

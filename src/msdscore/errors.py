@@ -2,7 +2,7 @@
 
     MSDScoreError
     ├── ConfigError         invalid setting
-    ├── UnknownNameError    unknown encoder, preset or metric
+    ├── UnknownNameError    unknown encoder, form or metric
     ├── MissingExtraError   an optional library is not installed
     ├── WeightsError        model weights are missing, cannot be downloaded, or are damaged
     ├── InputError          a file or table that cannot be read as rows

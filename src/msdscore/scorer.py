@@ -41,12 +41,12 @@ class Scorer:
 
     `Scorer()` is the embedded default encoder `mini` with the evidence form: similarity, plus `precision` (is what is
     said true of this image?), plus `information` (how much does it tell?), minus `penalty` (for words in doubt).
-    `Scorer(..., form="short")` is the paper's score for captions of a sentence, `preset="long"` for
+    `Scorer(..., form="short")` is the paper's score for captions of a sentence, `form="long"` for
     captions of a paragraph; a form with other settings, such as `Evidence(balance=0.25)`, can be passed instead.
 
     Args:
         encoder: Name, hub name or folder of an encoder, `module:attribute`, or a loaded encoder.
-        form: A form with its settings, or the name of a preset; by default, the encoder's.
+        form: A form with its settings, or the name of a form; by default, the encoder's.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         dtype: `auto`, `float32`, `float16` or `bfloat16`.
         revision: Revision of weights on the hub.

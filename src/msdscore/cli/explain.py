@@ -25,7 +25,7 @@ class FigureOptions:
         None,
         "--map",
         help="carried: terms of words, assigned to their regions (default); influence: change of the score "
-        "without a region (default of the paper's presets).",
+        "without a region (default of the paper's forms).",
     )
     also: list[str] = option(SCORING, [], help="Another encoder, shown next to the first. Repeatable.")
     overwrite: options.Overwrite = False

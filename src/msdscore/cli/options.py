@@ -32,6 +32,7 @@ def encoder_names(incomplete: str) -> list[tuple[str, str]]:
 INPUT, OUTPUT, SCORING, SPEED = "Input", "Output", "Scoring", "Speed"
 CACHE_SIZE = "64GB"
 SOME_FAILED = 3  # exit code if some rows could not be scored
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf|nan")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
@@ -66,13 +67,10 @@ class ModelOptions:
     """Encoder, its settings and its device."""
 
     encoder: EncoderName = "mini"
-    preset: str | None = option(
-        SCORING,
-        None,
-        "--preset",
-        "-p",
-        help="evidence (MSD-E), paper (as published), short, long …; default: the encoder's.",
+    form: str | None = option(
+        SCORING, None, "--form", help="evidence (MSD-E), paper (as published), short, long …; default: the encoder's."
     )
+    preset: str | None = option(SCORING, None, "--preset", "-p", hidden=True, help="Deprecated name of --form.")
     change: list[str] = option(SCORING, [], "--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")
     encoder_option: list[str] = option(SCORING, [], help="Option of the encoder, e.g. long_text=cut. Repeatable.")
     revision: str | None = option(SCORING, None, help="Hub revision of the weights.")
@@ -84,6 +82,15 @@ class ModelOptions:
     threads: int | None = option(
         SPEED, None, min=1, help="CPU threads of each process; default: one per core that it may use, two per worker."
     )
+
+    def form_name(self) -> str | None:
+        """Return the name of the form, also from the deprecated `--preset`; None for that of the encoder."""
+        if self.preset is None:
+            return self.form
+        tell("--preset is now --form, and will be removed in version 1.1")
+        if self.form not in (None, self.preset):
+            raise ConfigError(f"--form {self.form} and --preset {self.preset} contradict each other; omit --preset")
+        return self.preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +128,7 @@ class ScorerOptions(ModelOptions):
 
         return ScorerSpec(
             encoder=self.encoder, options=parsed(self.encoder_option), device=self.device, dtype=self.dtype,
-            revision=self.revision, verify=self.verify, form=self.preset, changes=parsed(self.change),
+            revision=self.revision, verify=self.verify, form=self.form_name(), changes=parsed(self.change),
             bank=None if self.bank is None else str(self.bank),
             limits=ImageLimits() if self.max_pixels is None else ImageLimits(max_pixels=self.max_pixels),
             batch_size=None if batch is None else batch.batch_size, decoders=decoders,
@@ -177,10 +184,12 @@ def parsed(texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Parse `name=value`; numbers, pairs of numbers and true/false are converted.
+    """Parse `name=value`; numbers, lists of numbers and true/false are converted.
 
     >>> setting("kappa=30"), setting("components=5,3"), setting("gate=support"), setting("patch_norm=true")
     (('kappa', 30), ('components', (5, 3)), ('gate', 'support'), ('patch_norm', True))
+    >>> setting("image_backbone=/data/a,b"), setting("length=1_0")
+    (('image_backbone', '/data/a,b'), ('length', '1_0'))
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -189,16 +198,13 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def _value(text: str) -> Any:
-    if "," in text:
-        return tuple(_value(part) for part in text.split(","))
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    parts = text.split(",")
+    if not all(map(_NUMBER.fullmatch, parts)):
+        return text
+    numbers = tuple(int(part) if part.lstrip("+-").isdecimal() else float(part) for part in parts)
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 def byte_count(text: str) -> int:

@@ -28,12 +28,18 @@ _REDUCED = {"full": 0, "reduced": 2, "smallest": 1, "device": 0}
 
 
 def read_options(kind: type[Options], keywords: Mapping[str, Any]) -> Options:
-    """Build a family's options dataclass from keywords; an unknown keyword raises `UnknownNameError`."""
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    """Build a family's options dataclass from keywords; an unknown keyword raises `UnknownNameError`.
+
+    >>> read_options(AlignedOptions, {"image_backbone": 2024}).image_backbone
+    '2024'
+    """
+    known = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
     for name in keywords:
         if name not in known:
             raise unknown_name("encoder option", name, known)
-    return kind(**keywords)
+    # The command line reads the name of a folder such as 2024 as a number.
+    is_text = {name: known[name] is str and type(value) in (int, float) for name, value in keywords.items()}
+    return kind(**{name: str(value) if is_text[name] else value for name, value in keywords.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

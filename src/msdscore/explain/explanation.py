@@ -226,7 +226,7 @@ def joined_explanations(parts: Iterable[Explanations]) -> Explanations:
     items = tuple(item for part in parts for item in part)
     forms = dict.fromkeys(item.form.name for item in items)
     if len(forms) > 1:
-        raise ConfigError(f"encoders shown together need one form, got {' and '.join(forms)}; add --preset paper")
+        raise ConfigError(f"encoders shown together need one form, got {' and '.join(forms)}; add --form paper")
     return Explanations(items)
 
 

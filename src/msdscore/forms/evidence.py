@@ -347,4 +347,4 @@ def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:
 
 
 # Beyond the paper: precision, information and penalty; needs a bank built from captioned images.
-PRESETS = {"evidence": Evidence()}
+NAMED = {"evidence": Evidence()}

@@ -3,6 +3,7 @@
 `core.divergence` has the formulas.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
@@ -61,7 +62,7 @@ class Paper(Form):
         pool: Vectors whose cosine is the similarity: the encoder's pooled ones (`model`), or the normalised mean of its
             local ones (`mean`, as in the paper).
 
-    >>> Paper.preset("long").components
+    >>> Paper.named("long").components
     (5, 3)
     >>> Paper(kappa=-1.0)
     Traceback (most recent call last):
@@ -106,11 +107,17 @@ class Paper(Form):
                 raise unknown_name(name, str(getattr(self, name)), get_args(known))
 
     @classmethod
+    def named(cls, name: str, **changes: Any) -> "Paper":
+        """Return the paper's form of that name, with some settings changed."""
+        if name not in NAMED:
+            raise unknown_name("form", name, NAMED)
+        return NAMED[name].changed(**changes)
+
+    @classmethod
     def preset(cls, name: str, **changes: Any) -> "Paper":
-        """Return a preset of the paper's form, with some settings changed."""
-        if name not in PRESETS:
-            raise unknown_name("preset", name, PRESETS)
-        return PRESETS[name].changed(**changes)
+        """Deprecated name of `named`, until version 1.1."""
+        warnings.warn("Paper.preset is now Paper.named, and will be removed in 1.1", DeprecationWarning, stacklevel=2)
+        return cls.named(name, **changes)
 
     @property
     def needs_bank(self) -> bool:
@@ -245,7 +252,7 @@ class Paper(Form):
         return PointTerms(coverage, support, beta, np.full(len(support), 1 / max(len(support), 1)))
 
 
-PRESETS = {
+NAMED = {
     "short": Paper(),  # paper: captions of a sentence
     "long": Paper(components=(5, 3)),  # paper: captions of a paragraph
     # As in the text of the paper: random starts, mean-pooled vectors.

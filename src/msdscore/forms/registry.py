@@ -1,4 +1,4 @@
-"""The forms by name, and their presets."""
+"""The forms by name."""
 
 from typing import Any
 
@@ -9,25 +9,25 @@ from msdscore.forms.base import Form
 from msdscore.forms.columns import COLUMNS
 
 FORMS: tuple[type[Any], ...] = (paper.Paper, evidence.Evidence)
-PRESETS: dict[str, Form] = {**paper.PRESETS, **evidence.PRESETS}
+NAMED: dict[str, Form] = {**paper.NAMED, **evidence.NAMED}
 
 
 def check_form(value: object) -> None:
-    """Raise `ConfigError` unless the value is a form, the name of a preset or None."""
+    """Raise `ConfigError` unless the value is a form, the name of one or None."""
     if not isinstance(value, (*FORMS, str, type(None))):
         names = ", ".join(form.__name__ for form in FORMS)
-        raise ConfigError(f"expected {names} or the name of a preset, got {type(value).__name__}")
+        raise ConfigError(f"expected {names} or the name of a form, got {type(value).__name__}")
 
 
-def preset(name: str, **changes: Any) -> Form:
-    """Return a named set of settings, with changes applied.
+def find_form(name: str, **changes: Any) -> Form:
+    """Return the form of that name, with some settings changed.
 
-    >>> preset("evidence", balance=0.25).facts()["balance"]
+    >>> find_form("evidence", balance=0.25).facts()["balance"]
     '0.25'
     """
-    if name not in PRESETS:
-        raise unknown_name("preset", name, PRESETS)
-    return PRESETS[name].changed(**changes)
+    if name not in NAMED:
+        raise unknown_name("form", name, NAMED)
+    return NAMED[name].changed(**changes)
 
 
 def form_of_bank(bank: Bank) -> Form | None:

@@ -79,7 +79,7 @@ class NamedBank:
                     f"the bank {self.name} has {side} mixtures of {mixtures.means.shape[1]} components with kappa "
                     f"{mixtures.kappa:g}, the configuration needs {fit.components} with {fit.kappa:g}; "
                     "build a matching one with: msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the "
-                    "--encoder and --preset of this run, or score without a bank: --preset short"
+                    "--encoder and --form of this run, or score without a bank: --form short"
                 )
         form.check_bank(self.bank, self.name)
 

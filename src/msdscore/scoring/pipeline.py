@@ -38,7 +38,7 @@ from msdscore.encoders.base import (
 )
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Measurement, Sides
-from msdscore.forms.registry import check_form, form_of_bank, preset
+from msdscore.forms.registry import check_form, find_form, form_of_bank
 from msdscore.io.images import ImageLimits, ImageSource, Stamp
 from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
@@ -325,14 +325,15 @@ def recommended_form(encoder: Encoder, bank: NamedBank | None = None) -> Form:
     if form is not None:
         return form
     settings = dict(encoder.recommended or {})
-    return preset(settings.pop("preset", "short"), **settings)
+    name = settings.pop("form", settings.pop("preset", "short"))  # `preset` in checkpoints of before version 1
+    return find_form(name, **settings)
 
 
 def _bank(bank: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | None:
     """Return the bank passed, else the encoder's; None if the form needs none."""
     if not form.needs_bank:
         if bank is not None:
-            remedy = "choose the preset evidence" if form_of_bank(bank.bank) else "set calibration=background"
+            remedy = "choose the form evidence" if form_of_bank(bank.bank) else "set calibration=background"
             raise ConfigError(f"a bank was passed, but these settings use none; {remedy}, or omit it")
         return None
     if bank is None and encoder.bank is not None:
@@ -340,7 +341,7 @@ def _bank(bank: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | N
     if bank is None:
         raise ConfigError(
             f"these settings need a bank, but encoder {encoder.name!r} has none; build one with: "
-            "msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder and --preset of this run"
+            "msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder and --form of this run"
         )
     bank.require(encoder, form)
     return bank

@@ -103,13 +103,13 @@ class Score:
       support.
     - `information`: how much does it say about this image? In standard deviations over background images.
     - `match`: the probability that the caption belongs to this image rather than to another one of its kind, and
-      `verdict`: the same in a word. The encoder's bank must be calibrated for it; the paper's presets have none.
+      `verdict`: the same in a word. The encoder's bank must be calibrated for it; the paper's forms have none.
 
     Lower is better: `invented`, the expected share of the caption's judged words that the image does not support;
     `penalty`, what doubtful words subtract from the score before the weight; and `negation`, how
     much of the similarity comes from words that the caption negates ("no dog").
 
-    The paper's presets have none of these four, but two divergences in nats, lower is better: `coverage`, what the
+    The paper's forms have none of these four, but two divergences in nats, lower is better: `coverage`, what the
     image shows and the caption omits, and `support`, what the caption says and the image does not show; `divergence` is
     the two, weighted by `beta`.
 

@@ -12,7 +12,7 @@ from msdscore.encoders.base import Encoder
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
-from msdscore.forms.registry import check_form, preset
+from msdscore.forms.registry import check_form, find_form
 from msdscore.io.files import file_key
 from msdscore.io.images import ImageLimits
 from msdscore.registry import names_object
@@ -31,7 +31,7 @@ NamedValues = tuple[tuple[str, Any], ...]
 class ScorerSpec:
     """Encoder and its options, settings, bank, limits and device: small, picklable, printable.
 
-    `form` is a form such as `Paper` or `Evidence`, the name of a preset, or None for the settings that the encoder
+    `form` is a form such as `Paper` or `Evidence`, the name of one, or None for the settings that the encoder
     recommends; `changes` are settings changed on top of it. `options` are those of the encoder's family. `bank` is the
     path of a bank file, `cache` the cache of embeddings on disk. `threads` is the number of CPU threads of the process,
     None for one per core that it may use. Mappings are accepted for `options` and `changes` and stored as sorted pairs.
@@ -77,7 +77,7 @@ class ScorerSpec:
 
             encoder = CachedEncoder(encoder, self.cache)
         loaded = bank if bank or self.bank is None else load_bank(Path(self.bank))
-        base = preset(self.form) if isinstance(self.form, str) else self.form
+        base = find_form(self.form) if isinstance(self.form, str) else self.form
         return Pipeline(
             encoder,
             (base or recommended_form(encoder, loaded)).changed(**dict(self.changes)),

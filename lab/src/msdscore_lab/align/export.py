@@ -31,7 +31,7 @@ TRUNK = "trunk.safetensors"  # tuned tensors of the image network
 BRANCHES = "trunk-*.safetensors"  # the same for each member of a joined encoder
 # Settings for a bank of background images only, which calibrates support but has no word weights.
 # `msdscore bank --pairs` builds a bank with word weights; the evidence form is then the default.
-RECOMMENDED = {"preset": "short", "components": (8, 2), "calibration": "background", "gate": "support"}
+RECOMMENDED = {"form": "short", "components": (8, 2), "calibration": "background", "gate": "support"}
 _MINIMUM = 2  # background images, or members of a joined encoder
 _SHARED_SETTINGS = ("text", "image_dims", "text_dims")  # must be equal in all members, like the image tower
 

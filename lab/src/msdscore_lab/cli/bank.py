@@ -49,7 +49,7 @@ def bank(
     from msdscore.encoders.cached import CachedEncoder
     from msdscore.encoders.registry import load_encoder
     from msdscore.forms.evidence import Evidence
-    from msdscore.forms.registry import preset as named_preset
+    from msdscore.forms.registry import find_form
     from msdscore.io.images import open_image
     from msdscore.io.targets import check_target, is_standard_output, put
     from msdscore.scoring.bank import build_bank
@@ -66,7 +66,7 @@ def bank(
     # With a cache, other settings of the same encoder do not encode any image again.
     cache = batch.settings()
     loaded = plain if cache is None else CachedEncoder(plain, cache)
-    form = recommended_form(loaded) if model.preset is None else named_preset(model.preset)
+    form = recommended_form(loaded) if (name := model.form_name()) is None else find_form(name)
     changes, size = dict(options.parsed(model.change)), batch.batch_size or 32
     texts = _read_captions(learning.captions) if learning.captions else []
     if learning.pairs:

@@ -1,6 +1,6 @@
 """Reproduce all tables and figures of the paper: `python -m msdscore_lab.paper run --encoder NAME --data FOLDER`.
 
-Each step is one `msdscore` command with the preset `paper`. Its files are written to the output folder, where
+Each step is one `msdscore` command with the form `paper`. Its files are written to the output folder, where
 `paper.md` and `paper.tex` list our numbers next to the paper's, with the command of each step. A step without data
 prints one line and is not on the page. Finished steps are not repeated, so the same command resumes an interrupted run.
 
@@ -84,7 +84,7 @@ class Step:
         source, options = local_encoder(args.local, _replaced(self.encoder, placeholders))
         own = [] if "--encoder" in words or not source else ["--encoder", source]
         own += [word for name, value in options.items() for word in ("--encoder-option", f"{name}={value}")]
-        words += [*own, "--preset", "paper", "--device", args.device]
+        words += [*own, "--form", "paper", "--device", args.device]
         if words[0] == "explain":
             return words
         words += ["--cache", str(args.cache or args.output / "cache")]

@@ -2,7 +2,7 @@
 
 `run` scores SugarCrepe, Flickr8k-Expert and Pascal-50S with CLIP ViT-B/32 and L/14, LongCLIP-L, SigLIP 2 and LLaVA-1.5,
 CapArena with LLaVA-1.5, RSICD with RemoteCLIP, ROCOv2 with BiomedCLIP, and Flickr8k-CF, Composite, DocENT, COCO-CF and
-the paper's studies with CLIP ViT-L/14, all with the preset `paper`. It compares the results on complete data with
+the paper's studies with CLIP ViT-L/14, all with the form `paper`. It compares the results on complete data with
 published values, within stated tolerances, and writes reproduce.md and reproduce.json. Results without data or weights
 are listed as missing, with the reason. The same command resumes an interrupted run.
 

@@ -188,7 +188,7 @@ def _plan(campaign: Campaign, encoder: str, benchmark: str, spec: ScorerSpec) ->
 def bench_command(plan: BenchmarkPlan, spec: ScorerSpec) -> str:
     """Return the equivalent shell command."""
     words = ["msdscore", "bench", plan.name, "--root", str(plan.root), "--no-control", "--encoder", spec.encoder]
-    words += ["--preset", str(spec.form)]
+    words += ["--form", str(spec.form)]
     for name, value in spec.options:
         words += ["--encoder-option", f"{name}={value}"]
     for metric in plan.metrics:

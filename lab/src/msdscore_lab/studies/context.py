@@ -26,7 +26,7 @@ from msdscore_lab.benchmarks.registry import benchmarks, data_folder, load
 from msdscore_lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
 from msdscore_lab.benchmarks.run.runner import Progress, keep_answers
 
-PAPER = "short"  # preset of the paper's settings for one-sentence captions
+PAPER = "short"  # form with the paper's settings for one-sentence captions
 T = TypeVar("T")
 _MEMORY = 4 << 30  # bytes of vectors cached in memory between variants of a study
 _SUFFIX = ".steps.parquet"
@@ -40,7 +40,7 @@ def paper_form(pipeline: Pipeline, **changes: Any) -> Paper:
         ConfigError: If the pipeline has another form.
     """
     if not isinstance(pipeline.form, Paper):
-        raise ConfigError("this study needs the caption mixtures of the paper's form; add --preset short")
+        raise ConfigError("this study needs the caption mixtures of the paper's form; add --form short")
     return replace(pipeline.form, **changes)
 
 
@@ -53,7 +53,7 @@ def require_bank(pipeline: Pipeline, part: str) -> Any:
     value = None if pipeline.bank is None else getattr(pipeline.bank.bank, part)
     if value is None:
         raise ConfigError(
-            f"this study needs the evidence form and a bank with {part}; use encoder mini and --preset evidence, or "
+            f"this study needs the evidence form and a bank with {part}; use encoder mini and --form evidence, or "
             "build a bank with: msdscore bank IMAGES --pairs ROWS.jsonl"
         )
     return value
@@ -89,9 +89,9 @@ class Study:
         if self.protocol and self.protocol not in protocols:
             raise unknown_name("protocol", self.protocol, protocols)
 
-    def pipeline(self, preset: str | None = None, encoder: str | None = None) -> Pipeline:
-        """Build the scorer with an encoder that caches its vectors; `preset` is used if the spec has none."""
-        spec = replace(self.spec, form=self.spec.form or preset, encoder=encoder or self.spec.encoder)
+    def pipeline(self, form: str | None = None, encoder: str | None = None) -> Pipeline:
+        """Build the scorer with an encoder that caches its vectors; `form` is used if the spec has none."""
+        spec = replace(self.spec, form=self.spec.form or form, encoder=encoder or self.spec.encoder)
         return spec.build().remembering(_MEMORY // 2)
 
     def form(self, pipeline: Pipeline, name: str) -> Form:

@@ -1,6 +1,6 @@
 """Faithfulness of maps: regions are masked, and the local divergence d is measured again.
 
-The local divergence is that of the preset `paper` (Bi-KL) unless another preset is passed. Two maps are tested by
+The local divergence is that of the form `paper` (Bi-KL) unless another form is passed. Two maps are tested by
 default: `influence`, the regions that change the score, and `carried`, the paper's token terms carried to the regions.
 
 For correct captions, regions are ranked by the support map and the effect is d(masked) − d(original); for incorrect

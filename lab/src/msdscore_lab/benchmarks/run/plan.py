@@ -70,14 +70,14 @@ class Work:
     base: Mapping[str, Any]  # settings that must be equal to reuse scores, without the protocol
 
 
-LONG_NOTE = "captions of a paragraph, so components are (5, 3) as in preset long; --preset short uses (3, 2)"
-BY_LENGTH = (None, "paper")  # presets whose number of components depends on the benchmark, as in the paper
+LONG_NOTE = "captions of a paragraph, so components are (5, 3) as in form long; --form short uses (3, 2)"
+BY_LENGTH = (None, "paper")  # forms whose number of components depends on the benchmark, as in the paper
 
 
 def form_for(name: str, form: Form, spec: ScorerSpec) -> Form:
-    """Return the settings for a benchmark: components of preset `long` for paragraph-length captions, as in the paper.
+    """Return the settings for a benchmark: components of form `long` for paragraph-length captions, as in the paper.
 
-    A preset other than `paper`, or explicit components, are not changed.
+    A form other than `paper`, or explicit components, are not changed.
 
     >>> form_for("caparena", Paper(), ScorerSpec()).components
     (5, 3)
