@@ -342,7 +342,7 @@ def _run(words: Sequence[str]) -> str:
 
 def write_pages(args: argparse.Namespace, reasons: Mapping[str, str]) -> None:
     """Write the page in Markdown and its tables in LaTeX, one section per table or figure in the paper's order."""
-    head = f"# The paper with {args.encoder}\n\nPreset `paper`; numbers and decimals as the paper prints them. "
+    head = f"# The paper with {args.encoder}\n\nForm `paper`; numbers and decimals as the paper prints them. "
     head += f"{_aligner_note(args)}\n"
     parts, tables = [f"{head}\n**{RANDOM}.**\n" if args.random_weights else head], list[str]()
     finished = [step for step in steps_of(args) if reasons.get(step.name) == ""]

@@ -35,7 +35,7 @@ from msdscore_lab.reproduce.published import COSINE, ITEMS, PUBLISHED, Published
 GENERAL = ("clip-b32", "clip-l14", "longclip-l", "siglip2-base", "llava-1.5-7b")
 ENCODERS = (*GENERAL, "remoteclip-l14", "biomedclip")
 BENCHMARKS = tuple(ITEMS)
-PRESET = PROTOCOL = "paper"  # of all benchmarks
+FORM = PROTOCOL = "paper"  # of all benchmarks
 # Run with every general encoder; others only if a value is published.
 EVERY = ("sugarcrepe", "flickr8k-expert", "pascal50s")
 PUBLISHED_METRICS = ("clipscore", COSINE)  # of the model's own pooled vectors
@@ -135,7 +135,7 @@ def run_campaign(
         for benchmark in campaign.benchmarks:
             if benchmark not in every and not published_for(encoder, benchmark):
                 continue
-            chosen = replace(spec, form=PRESET)
+            chosen = replace(spec, form=FORM)
             plan = _plan(campaign, encoder, benchmark, chosen)
             name = f"{encoder}, {benchmark}"
             path = campaign.output / "results" / encoder / f"{benchmark}.json"
