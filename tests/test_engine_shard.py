@@ -234,6 +234,15 @@ def test_finished_shard_with_other_copied_columns_is_rejected(tmp_path):
     assert {"sha256", "input_key"} <= set(pq.read_schema(output).names)
 
 
+def test_finished_shard_with_other_limits_of_verdicts_is_rejected(tmp_path):
+    source, output, spec = write_tar(tmp_path / "00000.tar"), tmp_path / "0.parquet", ScorerSpec(encoder="toy")
+    assert score_shard(spec, source, output).fresh
+    for scorer in (replace(spec, verdict_at=(0.3, 0.6)), replace(spec, verdict_at=(0.3, 0.6)).build()):
+        with pytest.raises(RunError, match="other limits of verdicts"):
+            score_shard(scorer, source, output)
+    assert read_facts(output).options["verdict_at"] == [0.2, 0.5]
+
+
 def test_verify_accepts_a_touched_tar(tmp_path):
     source, output = write_tar(tmp_path / "00000.tar"), tmp_path / "out.parquet"
     score_shard(TOY, source, output, ShardOptions(verify=True))

@@ -98,7 +98,7 @@ def test_colours_of_words_on_photographs():
     assert {unit.text for unit, hue in painted(invented) if hue == "penalty"} == {"pizza", "laptop"}
     assert {"cup", "coffee"} <= {unit.text for unit, hue in painted(true) if hue == "support"}
     assert not true.doubtful
-    assert (true.score.verdict, wrong.score.verdict) == ("good", "poor")
+    assert (true.score.verdict, wrong.score.verdict) == ("on topic", "off topic")
 
 
 @needs(DEV.name)
@@ -299,10 +299,13 @@ def test_remarks_list_words_in_doubt_and_missing_words():
     (_, invented), wrong = photographs()
     assert "probably missing from the caption: cat" in explanation_page((wrong,))
     text = explanation_page((invented,))
-    for line in str(invented).splitlines()[1:]:
+    for line in str(invented).splitlines()[2:]:
         assert line in text
     assert "likely wrong: pizza (p " in text
-    assert f"{100 * invented.score.match:.0f} %</b> {invented.score.verdict} match" in text
+    assert str(invented).startswith(
+        f"{invented.score.verdict} ({100 * invented.score.match:.0f} %) · likely wrong: pizza"
+    )
+    assert f"{invented.score.verdict} ({100 * invented.score.match:.0f} %)</b> · likely wrong: pizza" in text
 
 
 def test_all_backends_have_the_same_colours(explained):

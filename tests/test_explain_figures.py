@@ -288,11 +288,12 @@ def test_figures_begin_with_the_match(monkeypatch):
     drawn = figure([item])
     assert_clean(drawn)
     match = item.score.match
-    heads = [f"{100 * match:.0f} %: {item.score.verdict} match", f"MSD {item.score.soft_msd:+.3f}"]
+    headline = f"on topic ({100 * match:.0f} %) · no word stands out"
+    heads = [headline, f"MSD {item.score.soft_msd:+.3f}"]
     assert [text for text in texts(drawn) if text in heads] == heads
     assert texts(word_figure(item))[0] == f"{item.ranked[0].text}  {item.ranked[0].p_value:.2g}"
     named, _ = sheet([item], monkeypatch)
-    assert f"{100 * match:.0f} %: {item.score.verdict} match; MSD {item.score.msd:+.3f}" in texts(named)
+    assert f"{headline}; MSD {item.score.msd:+.3f}" in texts(named)
     foreign = Scorer("mini").explain(Image.new("RGB", (64, 48), "green"), "ein grünes Feld mit einem Hund und Katzen")
     assert "cannot be judged" in texts(figure([foreign]))
 
@@ -303,7 +304,7 @@ def test_figures_name_what_withholds_a_verdict():
     assert item.score.verdict is None
     drawn = figure([item])
     assert_clean(drawn)
-    assert f"{100 * item.score.match:.0f} %, no verdict" in texts(drawn)
+    assert f"no verdict ({100 * item.score.match:.0f} %)" in texts(drawn)
     assert any(
         UNFAMILIAR.startswith(text.removeprefix("no verdict: ")) for text in texts(drawn) if "no verdict: " in text
     )

@@ -11,7 +11,7 @@ from real_data import FOLDER, needs
 
 pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
 
-TRUE, FALSE = ("good",), ("poor",)
+TRUE, FALSE = ("on topic",), ("off topic",)
 # Photograph of scikit-image, caption, and the verdicts that it may have.
 EXPECTED = (
     ("rocket", "towers with lights at night", TRUE),
@@ -36,10 +36,10 @@ EXPECTED = (
     ("coins", "a plate of pasta", (None,)),
 )
 WRONG = (  # known failures
-    ("astronaut", "a smiling woman in an orange suit in front of a flag", "poor"),
-    ("astronaut", "a person in an orange suit", "doubtful"),
-    ("rocket", "a rocket on a launch pad", "doubtful"),
-    ("coffee", "a cup of tea next to a cat", "good"),
+    ("astronaut", "a smiling woman in an orange suit in front of a flag", "off topic"),
+    ("astronaut", "a person in an orange suit", "unsure"),
+    ("rocket", "a rocket on a launch pad", "unsure"),
+    ("coffee", "a cup of tea next to a cat", "on topic"),
 )
 VALIDATION = FOLDER / "val_flickr8k.jsonl"
 
@@ -67,7 +67,7 @@ def test_known_failures_are_those_of_the_page(scorer, name, caption, verdict):
 
 @needs(VALIDATION.name)
 def test_ten_photographs_of_flickr(scorer):
-    """The caption of a person is good and that of the next image not, except on an image that is unlike others."""
+    """The caption of a person is on topic and that of the next image not, except on an image that is unlike others."""
     entries = []
     for entry in captioned_images(VALIDATION):
         entries.append(entry)
@@ -79,6 +79,6 @@ def test_ten_photographs_of_flickr(scorer):
         first, second = scorer.rank(image_source(entry.image), texts)
         own.append(first.verdict)
         other.append(second.verdict)
-    assert sorted(map(str, own)) == ["None", "doubtful", *["good"] * 8], own
-    assert "good" not in other, other
-    assert other.count("poor") >= 7
+    assert sorted(map(str, own)) == ["None", "unsure", *["on topic"] * 8], own
+    assert "on topic" not in other, other
+    assert other.count("off topic") >= 7

@@ -13,7 +13,7 @@ from msdscore.scoring.results import Score
 
 
 def test_every_number_of_the_table_is_a_field_of_a_score():
-    described = {"caption", "signature", "columns", "candidates", "warnings", "error"}
+    described = {"caption", "signature", "columns", "candidates", "warnings", "error", "doubtful", "verdict_at"}
     assert [field.name for field in fields(Score) if field.name not in described] == list(numbers(tuple(COLUMNS)))
 
 

@@ -65,7 +65,7 @@ def test_examples_of_the_page_have_plausible_results(scorer, sample):
     matches = [item.score.match for item in explained]
     known = not explained[0].score.withheld
     assert known == (sample["file"] not in UNFAMILIAR), explained[0].score.familiarity
-    assert explained[0].score.verdict == ("good" if known else None), matches
+    assert explained[0].score.verdict == ("on topic" if known else None), matches
     assert matches[0] >= 0.7
     judged = [unit for item in explained for unit in item.units if unit.content and unit.p_value is not None]
     colours = {(unit.text, round(unit.p_value, 3)): word_colour(unit, 1.0) for unit in judged}

@@ -10,7 +10,7 @@ import pytest
 from browser import chromium, serious
 from coloured_pairs import two_coloured
 from msdscore import Scorer
-from msdscore.core.evidence import VERDICTS
+from msdscore.core.evidence import VERDICT_AT
 from msdscore.report.build import ReportOptions, build
 from msdscore.rows.files import open_rows
 from msdscore.run.rows import score_rows
@@ -255,12 +255,13 @@ def test_tiles_count_and_filter_rows_and_match_is_a_percentage(browser, calibrat
     path, match = calibrated(0.2)
     open_page(browser, path)
     tiles = browser.run("return [...document.querySelectorAll('.tile b')].map(b => Number(b.textContent))")
-    good, doubtful = VERDICTS[0][0], VERDICTS[1][0]
-    assert tiles == [(match >= good).sum(), ((match >= doubtful) & (match < good)).sum(), (match < doubtful).sum()]
-    click(browser, ".tile.poor")
+    low, high = VERDICT_AT
+    shown = match.round(2)
+    assert tiles == [(shown >= high).sum(), ((shown >= low) & (shown < high)).sum(), (shown < low).sum()]
+    click(browser, ".tile.off-topic")
     assert text(browser, "#count").startswith(f"{tiles[2]} of 96")
-    assert browser.run("return document.querySelector('.tile.poor').ariaPressed") == "true"
-    percentages = browser.run("return [...document.querySelectorAll('.cell.poor')].map(c => c.textContent)")
+    assert browser.run("return document.querySelector('.tile.off-topic').ariaPressed") == "true"
+    percentages = browser.run("return [...document.querySelectorAll('.cell.off-topic')].map(c => c.textContent)")
     assert percentages
     assert all(cell.endswith(" %") and int(cell[:-2]) <= 30 for cell in percentages)
     heads = browser.run("return [...document.querySelectorAll('#head button')].map(b => b.dataset.column)")

@@ -20,6 +20,7 @@ from msdscore.report.results import read_results, rows_with_images, standings
 from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames
 from msdscore.run.rows import score_rows
+from msdscore.samples import sample_image
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"
 SYSTEMS = {"good": 0.0, "poor": 0.7}
@@ -119,6 +120,26 @@ def test_the_page_contains_every_row_and_explains_the_worst(scored, scorer, tmp_
     assert data["numbers"]["msd"][16] is None
     assert all(len(card["images"]) == 2 for gallery in data["galleries"] for card in gallery["cards"])
     assert "style=" in data["galleries"][0]["cards"][0]["words"]
+
+
+def test_reports_count_withheld_verdicts_separately_and_have_the_limits_of_the_run(tmp_path):
+    captions = ["a close up of a cat", "the of and", "cat cat cat cat cat cat cat cat cat", "a plate of pasta"]
+    rows = [{"image": str(sample_image("cat")), "caption": caption} for caption in captions]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    scorer, found = Scorer(verdict_at=(0.05, 0.6)), []
+    for suffix in ("parquet", "jsonl"):
+        with open_rows(path) as source:
+            score_rows(scorer.pipeline, source, tmp_path / f"out.{suffix}")
+        build(tmp_path / f"out.{suffix}", tmp_path / "r.html", ReportOptions(show=0, overwrite=True))
+        found.append(data_of(tmp_path / "r.html"))
+    for data in found:
+        assert data["texts"]["verdict"] == ["on topic", "", "", scorer.score(sample_image("cat"), captions[3]).verdict]
+        assert all(match is not None for match in data["numbers"]["match"])
+        assert data["verdicts"] == {"on topic": [0.6, 1.0], "unsure": [0.05, 0.6], "off topic": [0.0, 0.05]}
+    earlier = pq.read_table(tmp_path / "out.parquet").drop_columns(["verdict"])
+    pq.write_table(earlier.append_column("verdict", pa.array(["good"] * 4)), tmp_path / "earlier.parquet")
+    assert read_results(tmp_path / "earlier.parquet").verdicts[0] == "on topic"
 
 
 def test_words_in_doubt_have_no_map(tmp_path):

@@ -35,8 +35,10 @@ from msdscore.explain.look import PRESENTATIONS
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import find_form
+from msdscore.samples import sample_image
 from msdscore.scoring import pipeline
 from msdscore.scoring.bank import BankQuality, load_bank, named, save_bank
+from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.bank.calibrate import (
     calibrated_bank,
     fit_logistic,
@@ -177,7 +179,13 @@ def test_match_depends_on_score_and_length():
     x = 0.8
     expected = [1 / (1 + np.exp(-(-1 + 2 * x - 0.5 * np.log(n) + 0.25 * x * np.log(n)))) for n in (1, 20)]
     assert match(np.array([x, x]), length).tolist() == pytest.approx(expected, abs=1e-6)
-    assert [verdict(value) for value in (0.9, 0.5, 0.3, 0.1, None)] == ["good", "good", "doubtful", "poor", None]
+    assert [verdict(value) for value in (0.9, 0.5, 0.3, 0.1, None)] == [
+        "on topic",
+        "on topic",
+        "unsure",
+        "off topic",
+        None,
+    ]
 
 
 def test_logistic_regression_recovers_coefficients():
@@ -361,6 +369,19 @@ def test_tables_show_the_columns_of_the_form_and_the_reading(bank):
     assert "match" not in str(Scorer(encoder, "short").rank(make_image(), ["red"])).splitlines()[0]
 
 
+def test_limits_of_verdicts_are_chosen_and_recorded():
+    plain = Scorer("mini")
+    score = plain.score(sample_image("cat"), "a cat next to a dog")
+    below, above = round(score.match - 0.05, 2), round(score.match + 0.05, 2)
+    for limits, expected in (((0.0, below), "on topic"), ((below, above), "unsure"), ((above, 1.0), "off topic")):
+        scores = Scorer("mini", verdict_at=limits).rank(sample_image("cat"), [score.caption])
+        assert (scores[0].verdict, scores.signature) == (expected, plain.signature)
+        assert scores.to_arrow().schema.metadata[b"verdict_at"].decode() == f"{limits[0]:g},{limits[1]:g}"
+    for wrong in ((0.6, 0.5), (0.5,), "0.2,0.5", (0.1, 1.2), (True, 1)):
+        with pytest.raises(ConfigError, match="verdict_at must be two rising limits"):
+            ScorerSpec(verdict_at=wrong)
+
+
 def test_incompatible_banks_are_rejected(bank):
     encoder, made = bank
     with pytest.raises(ConfigError, match="these settings use none"):
@@ -456,7 +477,7 @@ def test_evidence_form_is_named_in_signatures_and_tables():
     assert (evidence.form.name, paper.form.name) == ("MSD-E", "MSD")
     assert evidence.signature.startswith("msd-e|enc:mini@")
     assert paper.signature.startswith("msd|enc:mini@")
-    assert str(evidence.score(image, "a red wall")).startswith("MSD-E ")
+    assert "\nMSD-E " in str(evidence.score(image, "a red wall"))
     assert "Soft-MSD-E" in str(evidence.rank(image, ["a red wall", "a dog"])).splitlines()[0]
     assert "MSD-E" not in str(paper.rank(image, ["a red wall", "a dog"]))
 

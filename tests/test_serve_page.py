@@ -513,7 +513,7 @@ def test_broken_captions_show_what_is_caught_and_what_is_not(browser, image):
     answers(
         browser,
         "const [found] = item.explanations; if (!found) return; const match = /purple|giraffe|boat/.test(text) ? 0.3 : 0.9;"
-        " Object.assign(found.score, { match, verdict: match > 0.5 ? 'good' : 'doubtful' })",
+        " Object.assign(found.score, { match, verdict: match > 0.5 ? 'on topic' : 'unsure' })",
     )
     opened(browser, image, "a red square on a table")
     browser.click("[data-tool=break]")
@@ -776,7 +776,7 @@ def test_cards_are_sorted_by_the_displayed_value(browser, image):
     answers(
         browser,
         "const match = text.includes('dog') ? 0.82 : 0.29; const { score } = item.explanations[0];"
-        " Object.assign(score, { match, verdict: match > 0.5 ? 'good' : 'poor', msd: 1 - match })",
+        " Object.assign(score, { match, verdict: match > 0.5 ? 'on topic' : 'off topic', msd: 1 - match })",
     )
     opened(browser, image, "a red square", "a dog")
     browser.wait("document.querySelectorAll('#captions .match b')[0].textContent === '82 %'")
@@ -785,7 +785,7 @@ def test_cards_are_sorted_by_the_displayed_value(browser, image):
         "return [...document.querySelectorAll('#captions .card')].map(card => [card.querySelector('.match b').textContent,"
         " card.querySelector('.match').className, card.querySelector('.match small').textContent, card.querySelector('.track i').style.width])"
     )
-    assert shown == [["82 %", "match good", "good match", "82%"], ["29 %", "match poor", "poor match", "29%"]]
+    assert shown == [["82 %", "match on-topic", "on topic", "82%"], ["29 %", "match off-topic", "off topic", "29%"]]
     colours = browser.run(
         "return [...document.querySelectorAll('#captions .match')].map(m => getComputedStyle(m).color)"
     )

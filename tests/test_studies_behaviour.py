@@ -158,7 +158,7 @@ def test_lists_and_repetitions_are_not_good_matches(rows):
     found = {row["kind"]: row for row in table.rows}
     assert list(found) == list(KINDS)
     assert found["ten most probable words"]["n"] == 3
-    assert found["ten most probable words"]["good"] == found["caption three times"]["good"] == 0
+    assert found["ten most probable words"]["on_topic"] == found["caption three times"]["on_topic"] == 0
     assert found["caption three times"]["reward"].value == 0
     assert all(row["reward"].value <= row["msd"].value for row in table.rows)
     assert found["the caption itself"]["msd"].value == 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from PIL.Image import Image
 
-from msdscore.core.evidence import ZERO
+from msdscore.core.evidence import VERDICT_AT, ZERO
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, RowError, shortened
 from msdscore.forms.base import Form
@@ -55,6 +55,7 @@ class Scorer:
         batch_size: Number of images that are encoded together; by default, chosen for the device.
         limits: Limits on the size of images.
         threads: Number of CPU threads of this process; by default, one per core that it may use.
+        verdict_at: Limits of verdicts: a match below the first is `off topic`, from the second on `on topic`.
         cache: Folder in which embeddings are stored for later runs, or its settings.
         options: Options of the encoder's family, such as `long_text="cut"`.
 
@@ -86,6 +87,7 @@ class Scorer:
         limits: ImageLimits | None = None,
         cache: "CacheSettings | str | Path | None" = None,
         threads: int | None = None,
+        verdict_at: tuple[float, float] = VERDICT_AT,
         **options: Any,
     ) -> None:
         _reject_settings(options)
@@ -109,6 +111,7 @@ class Scorer:
             batch_size=batch_size,
             cache=_cache_settings(cache),
             threads=threads,
+            verdict_at=verdict_at,
             options=tuple(options.items()),
         )
         self.pipeline = spec.build(encoder=loaded, bank=own_bank)
@@ -264,7 +267,7 @@ class Scorer:
         decoded = pipeline.decode(images)
         rows = pipeline.score(decoded, captions, [len(images) - 1] * count, references=lists)
         _raise_first(rows, errors)
-        return Scores.of(captions, rows, [0] * count, self.form, self.signature)
+        return self._table(captions, rows, [0] * count)
 
     def score_batch(
         self,
@@ -375,7 +378,11 @@ class Scorer:
             _raise_first(scored, errors)
             rows.update(zip(chosen, scored, strict=True))
             progress(len(rows), len(captions))
-        return Scores.of(captions, [rows[n] for n in range(len(captions))], pairs.sets, self.form, self.signature)
+        return self._table(captions, [rows[n] for n in range(len(captions))], pairs.sets)
+
+    def _table(self, captions: Sequence[str], rows: Sequence[Numbers | RowError], sets: Sequence[int]) -> Scores:
+        """Return scores of rows; captions with equal numbers in `sets` are one candidate set."""
+        return Scores.of(captions, rows, sets, self.form, self.signature, verdict_at=self.pipeline.verdict_at)
 
     def score_file(
         self,
@@ -428,7 +435,7 @@ class Scorer:
         with closing(stream_batches(self.pipeline, row_batches(rows, self.pipeline.batch_size))) as results:
             for batch, scored, _ in results:
                 _raise_first(scored, errors)
-                yield from Scores.of(batch.captions, scored, batch.rows, self.form, self.signature)
+                yield from self._table(batch.captions, scored, batch.rows)
 
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO

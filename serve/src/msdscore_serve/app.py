@@ -68,7 +68,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
     app.state.service = service
     _add_api(app, service)
     _add_probes(app, service, scorer=scorer_code(spec))
-    add_page(app, service.signature, settings, PRESENTATIONS[pipeline.form.group])
+    add_page(app, service.signature, settings, PRESENTATIONS[pipeline.form.group], pipeline.verdict_at)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msdscore.core.arrays import float64
-from msdscore.core.evidence import VERDICTS, ZERO
+from msdscore.core.evidence import ZERO, verdict_ranges
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.look import DARK, Presentation, Role, css, page_colours, spans, waterfall, word_limit
 from msdscore.explain.maps import TITLES, Map, maps_of
@@ -27,6 +27,7 @@ from msdscore_serve.settings import ServeSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+Limits = tuple[float, float]  # of verdicts
 RAMP_STEPS = 128
 DESCRIBES = 1.5  # a word describes a patch if its attention is this many times the uniform one
 _ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
@@ -36,7 +37,7 @@ FOREVER = "public, max-age=31536000, immutable"  # addresses with a hash of thei
 A_DAY = "public, max-age=86400"
 
 
-def add_page(app: "FastAPI", signature: str, settings: ServeSettings, presentation: Presentation) -> None:
+def add_page(app: "FastAPI", signature: str, settings: ServeSettings, presentation: Presentation, at: Limits) -> None:
     """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets/HASH` and `/samples`.
 
     The hash is that of all files, so that scripts find each other by relative addresses and a browser asks for none of
@@ -56,7 +57,7 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings, presentati
             return response
 
     add_type("text/javascript", ".js")  # Windows may have another type for it
-    look, version = _look(signature, settings, presentation), _hash_of_files()
+    look, version = _look(signature, settings, presentation, at), _hash_of_files()
     folder = f"assets/{version}/"
     pages = {name: _asset(name).replace("assets/", folder).encode() for name in ("index.html", "docs.html")}
     contents = {"/": (pages["index.html"], "text/html"), "/docs": (pages["docs.html"], "text/html")}
@@ -92,7 +93,7 @@ def _hash_of_files() -> str:
 
 
 @cache
-def _look(signature: str, settings: ServeSettings, presentation: Presentation) -> str:
+def _look(signature: str, settings: ServeSettings, presentation: Presentation, at: Limits) -> str:
     """Return colour ramps, titles of maps, the legend, the signature of the service, and its limits as JSON."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
@@ -104,7 +105,7 @@ def _look(signature: str, settings: ServeSettings, presentation: Presentation) -
         "columns": {"image": IMAGE_NAMES, "caption": CAPTION_NAMES},
         "numbers": numbers(tuple(COLUMNS)),
         "lower_is_better": sorted(LOWER_IS_BETTER),
-        "verdicts": VERDICTS,
+        "verdicts": [(least, name) for name, (least, _) in verdict_ranges(at).items()],
         "withholding": sorted(WITHHOLDING),
     }
     key = [

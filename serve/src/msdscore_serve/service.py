@@ -19,8 +19,9 @@ from msdscore import threads
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanation, Explanations, embed_image, explain_embedded
-from msdscore.explain.look import LIKELY_WRONG, finding
+from msdscore.explain.look import finding
 from msdscore.explain.maps import thumbnail
+from msdscore.forms.base import LIKELY_WRONG
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
@@ -160,7 +161,8 @@ class Service:
             self.metrics.failed.inc(len(captions))
             numbers = [error] * len(captions)
         sets = [0] * len(captions) if together else list(range(len(captions)))
-        scores = Scores.of(captions, numbers, sets, self._pipeline.form, self.signature)
+        pipeline = self._pipeline
+        scores = Scores.of(captions, numbers, sets, pipeline.form, self.signature, verdict_at=pipeline.verdict_at)
         for score in scores:
             if score.error is None:
                 self.metrics.observe(score)

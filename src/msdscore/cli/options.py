@@ -120,9 +120,13 @@ class ScorerOptions(ModelOptions):
 
     bank: Path | None = option(SCORING, None, help="Bank of background images; see `msdscore bank`.")
     max_pixels: int | None = option(INPUT, None, help="Reject images with more pixels.")
+    verdict_at: str | None = option(
+        SCORING, None, help="Matches from which the verdict is unsure and on topic; default: 0.2,0.5."
+    )
 
     def spec(self, batch: BatchOptions | None = None, *, decoders: int | None = None) -> "ScorerSpec":
         """Return the spec of the scorer that these options describe."""
+        from msdscore.core.evidence import VERDICT_AT
         from msdscore.io.images import ImageLimits
         from msdscore.scoring.spec import ScorerSpec
 
@@ -133,6 +137,7 @@ class ScorerOptions(ModelOptions):
             limits=ImageLimits() if self.max_pixels is None else ImageLimits(max_pixels=self.max_pixels),
             batch_size=None if batch is None else batch.batch_size, decoders=decoders,
             threads=self.threads, cache=None if batch is None else batch.settings(),
+            verdict_at=VERDICT_AT if self.verdict_at is None else _value(self.verdict_at),
         )  # fmt: skip
 
 

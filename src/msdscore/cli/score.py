@@ -191,6 +191,7 @@ def score_image(
     target: TargetOptions,
 ) -> bool:
     """Rank the captions of one image, and print or write the result; return whether all were scored."""
+    from msdscore.core.evidence import limits_text
     from msdscore.io.tables import check_output, text_in_csv, write_table
     from msdscore.rows.formats import INPUT_FORMATS
     from msdscore.scorer import Scorer
@@ -208,7 +209,8 @@ def score_image(
             raise
     if output is not None:
         table = text_in_csv(scores.to_arrow(), "warnings", output.suffix)
-        write_table(table, output, metadata={"msdscore": scores.signature}, overwrite=target.overwrite)
+        facts = {"msdscore": scores.signature, "verdict_at": limits_text(scores.verdict_at)}
+        write_table(table, output, metadata=facts, overwrite=target.overwrite)
         if scores.failed:
             tell(f"{scores.failed} of {len(captions)} captions failed; see the column error of {output}")
     if target.json:

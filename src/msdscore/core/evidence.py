@@ -25,6 +25,7 @@ share of false words, is not. Words that cannot be judged, and words that the ca
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ import numpy.typing as npt
 from msdscore.core.arrays import Array, Float, Int, astype, at_least, from_numpy, gather, namespace, sigmoid
 from msdscore.core.divergence import total
 from msdscore.core.mixture import Mixture
+from msdscore.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -298,19 +300,53 @@ class Match:
         return sigmoid(first + slope * scores + offset * length + steeper * scores * length)
 
 
-# Of a match: lower bounds, chosen by the curves of docs/numbers.md. The pages of reports and the service repeat them.
-VERDICTS = ((0.5, "good"), (0.2, "doubtful"), (0.0, "poor"))
+# The words for a match: they answer whether a caption belongs to this image rather than to another one, not whether
+# every word of it is true. `VERDICT_AT` are the limits between them unless chosen, by the curves of docs/numbers.md.
+VERDICTS = ("off topic", "unsure", "on topic")
+VERDICT_AT = (0.2, 0.5)
 
 
-def verdict(match: float | None, *, withheld: bool = False) -> str | None:
-    """A match in one word, that of the number with two decimals; None if it is unknown or `withheld`.
+def verdict(match: float | None, *, at: tuple[float, float] = VERDICT_AT, withheld: bool = False) -> str | None:
+    """Return a match in words, those of the number with two decimals; None if it is unknown or `withheld`.
 
-    >>> verdict(0.8), verdict(0.496), verdict(0.494), verdict(0.1), verdict(None), verdict(0.8, withheld=True)
-    ('good', 'good', 'doubtful', 'poor', None, None)
+    >>> verdict(0.8), verdict(0.496), verdict(0.494), verdict(0.1)
+    ('on topic', 'on topic', 'unsure', 'off topic')
+    >>> verdict(None), verdict(0.8, withheld=True), verdict(0.8, at=(0.3, 0.9))
+    (None, None, 'unsure')
     """
-    if match is None or withheld:
-        return None
-    return next(word for least, word in VERDICTS if round(match, 2) >= least)
+    return None if match is None or withheld else VERDICTS[sum(round(match, 2) >= limit for limit in at)]
+
+
+def verdict_ranges(at: tuple[float, float] = VERDICT_AT) -> dict[str, tuple[float, float]]:
+    """Return the matches that each verdict is for, best first.
+
+    >>> verdict_ranges()
+    {'on topic': (0.5, 1.0), 'unsure': (0.2, 0.5), 'off topic': (0.0, 0.2)}
+    """
+    low, high = at
+    return dict(zip(reversed(VERDICTS), ((high, 1.0), (low, high), (0.0, low)), strict=True))
+
+
+def limits_text(at: tuple[float, float]) -> str:
+    """Return the limits of verdicts as text, for the metadata of tables.
+
+    >>> limits_text(VERDICT_AT)
+    '0.2,0.5'
+    """
+    return ",".join(f"{limit:g}" for limit in at)
+
+
+def checked_limits(at: Any) -> tuple[float, float]:
+    """Return the limits of verdicts; raise `ConfigError` unless they are two rising numbers between 0 and 1.
+
+    >>> checked_limits([0.3, 0.6])
+    (0.3, 0.6)
+    """
+    values = tuple(at) if isinstance(at, tuple | list) else ()
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(values) != 2 or len(numbers) != 2 or not 0 <= values[0] <= values[1] <= 1:
+        raise ConfigError(f"verdict_at must be two rising limits between 0 and 1, such as (0.2, 0.5), got {at!r}")
+    return float(values[0]), float(values[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

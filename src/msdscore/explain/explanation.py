@@ -310,7 +310,7 @@ def explain_embedded(
     compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))
     if compared:
         rows = tuple(comparison.added_to(row) for comparison, row in zip(compared, rows, strict=True))
-    scores = Scores.of(captions, rows, [0] * len(captions), form, pipeline.signature)
+    scores = Scores.of(captions, rows, [0] * len(captions), form, pipeline.signature, verdict_at=pipeline.verdict_at)
     terms, layout = maps.terms_of(form, images, texts, measured), measured.patches[0]
     visible = to_numpy(images.vectors.mask)[0, : len(layout.boxes)]
     units = [form.units(measured, number) for number in range(len(captions))]
@@ -324,6 +324,7 @@ def explain_embedded(
             missing = _missing_words(missing, words[number], compared[number])
         if not score.readable:
             judged, missing, suggestions = _not_judged(judged), (), ()
+        score = replace(score, doubtful=_findings(judged, doubt))
         explained.append(Explanation(
             score, image, layout, measured.tokens[number], terms[number], visible, form,
             judged, missing, suggestions, doubt, PRESENTATIONS[form.group].projection,
@@ -379,6 +380,12 @@ def _missing_words(
     named = [NamedWord(word, round(count / total, 4), count) for stem, word, count in agreed if stem not in said]
     known = {word.word for word in named}
     return tuple([*named, *(word for word in missing if word.word not in known)][:MISSING])
+
+
+def _findings(units: Sequence[Unit], doubt: float) -> dict[str, str] | None:
+    """Return what is said about each word in doubt, the least supported first; None if no word has a p-value."""
+    words = [unit for unit in ranked(units) if unit.p_value is not None]
+    return {unit.text: found for unit in words if (found := finding(unit, doubt))} if words else None
 
 
 def _not_judged(units: Sequence[Unit]) -> tuple[Unit, ...]:

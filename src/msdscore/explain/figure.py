@@ -23,6 +23,7 @@ from msdscore.errors import require
 from msdscore.explain import look
 from msdscore.explain.maps import Map, maps_of, overlay, thumbnail, word_map
 from msdscore.io.targets import MARK
+from msdscore.scoring.results import Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,6 +45,7 @@ SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of `she
 DPI = 300
 FIGURES = (".png", ".svg", ".pdf")  # suffixes of figure files
 GREY = "#555"
+BOLDER = 1.15  # width of bold text relative to plain text, at most
 WIDER = 0.4  # fraction of the font size by which a wide character exceeds its placeholder box
 MOST_LINES = 12  # longer captions are truncated; the HTML page shows them in full
 INCH = 72.0
@@ -176,8 +178,10 @@ def sheet_pixels(items: "Sequence[Explanation]") -> npt.NDArray[np.uint8]:
     for item, text, top, height, image in zip(items, lines, tops, heights, images, strict=False):
         page.image(MARGIN, top, SHEET_IMAGE, height, image)
         _draw_caption(page, (left, top), text, font_families(item.score.caption))
-        match = f"{item.score.headline}; " if item.score.has_match else ""
-        page.text(left + INDENT, top + len(text) * LINE + 0.03, f"{match}MSD {item.score.msd:+.3f}", color=GREY)
+        msd = f"MSD {item.score.msd:+.3f}"
+        space = SHEET_TEXT - ruler(LABEL_POINTS, [BASE])(f"; {msd}")
+        note = f"{_headline(item.score, space, LABEL_POINTS)}; {msd}" if item.score.has_match else msd
+        page.text(left + INDENT, top + len(text) * LINE + 0.03, note, color=GREY)
     _draw_word_legend(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
     buffer = BytesIO()
     with missing_glyphs_allowed():
@@ -244,11 +248,12 @@ def _draw_sum(page: Page, left: float, top: float, item: "Explanation", span: tu
     """Draw the headline, and the score as a waterfall chart with one bar per part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
-    headline = total if not score.has_match else score.headline
-    if score.has_match and score.withheld:
-        headline = f"{100 * score.match:.0f} %, no verdict"  # the remarks name what withholds it
-    page.text(left, top, headline if item.readable else "cannot be judged", LABEL_POINTS + 1, weight="bold")
     formula = total if score.has_match else look.equation(item)
+    headline = total
+    if score.has_match:
+        space = width - ruler(SMALL_POINTS, [BASE])(formula) - GAP
+        headline = _headline(score, space / BOLDER, LABEL_POINTS + 1)
+    page.text(left, top, headline if item.readable else "cannot be judged", LABEL_POINTS + 1, weight="bold")
     page.text(left + width, top + 0.015, formula, SMALL_POINTS, ha="right", color=GREY)
     steps = look.waterfall(item)
     axes = page.axes(left, top + 0.16, width, 0.15)
@@ -263,6 +268,12 @@ def _draw_sum(page: Page, left: float, top: float, item: "Explanation", span: tu
         x = left + width * number / max(1, len(steps) - 1)
         colour = "#666" if number == 0 else step.colour
         page.text(x, top + 0.34, f"{step.name} {_signed(step.size)}", KEY_POINTS, ha=side, color=colour, weight="bold")
+
+
+def _headline(score: Score, width: float, points: float) -> str:
+    """Return the headline, or its first half if all of it is too wide: the remarks say the rest."""
+    first, _, _ = score.headline.partition(" · " if score.verdict else ": ")
+    return score.headline if ruler(points, [BASE])(score.headline) <= width else first
 
 
 def _signed(value: float) -> str:

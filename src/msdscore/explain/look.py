@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.evidence import TYPICAL, ZERO
-from msdscore.forms.base import Floats, Unit
+from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Unit
+from msdscore.forms.base import finding as finding_of
 from msdscore.forms.columns import Group
 from msdscore.forms.registry import facts_of, score_name
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import stem
 
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanation
@@ -28,8 +27,6 @@ Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour
 ScoreStep = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
 Entry = tuple[str, Role, float]  # of the legend of word colours: its text, the colour and its strength
 
-LIKELY_WRONG, CHECK = "likely wrong", "check"
-EVEN = 0.5  # probability of a word below which it is more probably false than true
 FULL = 0.01  # p-value at which a word in doubt has full colour
 PALEST = 0.2  # strength of the least colour that is seen as one
 MIDDLE = 0.5  # least strength of a word that is likely wrong
@@ -173,21 +170,8 @@ def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, fl
 
 
 def finding(unit: Unit, doubt: float) -> str:
-    """Return what an explanation says about a word: `likely wrong`, `check`, or nothing.
-
-    A word is likely wrong if few true words have so little support (a p-value below `doubt`) and it is more probably
-    false than true; if only the first holds, it is worth a check. Words for persons are at most that: man and woman
-    are confused too often (docs/trust.md).
-
-    >>> from dataclasses import replace
-    >>> unit = Unit("dog", 0, 3, "word", True, (0,), p_value=0.05, probability=0.4)
-    >>> finding(unit, 0.1), finding(replace(unit, probability=0.6), 0.1), finding(unit, 0.01)
-    ('likely wrong', 'check', '')
-    """
-    if unit.p_value is None or unit.p_value >= doubt:
-        return ""
-    is_false = unit.probability is not None and unit.probability < EVEN
-    return LIKELY_WRONG if is_false and stem(unit.text.casefold()) not in PERSONS else CHECK
+    """Return what an explanation says about a word: `likely wrong`, `check`, or nothing."""
+    return finding_of(unit.text, unit.p_value, unit.probability, doubt)
 
 
 def p_text(unit: Unit) -> str:

@@ -16,17 +16,20 @@ import numpy.typing as npt
 from msdscore.core.arrays import Array, Bool, Float, Int, fetching, integers, take_rows
 from msdscore.core.divergence import Fit, fit_all, total
 from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
-from msdscore.core.evidence import Bank
+from msdscore.core.evidence import ZERO, Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.columns import Group, names
-from msdscore.text.words import Word
+from msdscore.text.judged import PERSONS
+from msdscore.text.words import Word, stem
 
 Floats = npt.NDArray[np.float64]
 Values = Float[np.ndarray, " pairs"]
 PointMask = Bool[np.ndarray, " points"]
 Pooled = Float[Array, "batch pooled_dim"]
 
+LIKELY_WRONG, CHECK = "likely wrong", "check"  # findings about words in doubt
+EVEN = 0.5  # probability of a word below which it is more probably false than true
 UNRELIABLE = "this encoder cannot tell whether it is true"
 LARGEST = 1e6  # a larger number overflows a score
 SMALLEST = 1e-6  # minimum of a number used as a divisor
@@ -152,6 +155,22 @@ class Unit:
     references: int | None = None
 
 
+def finding(word: str, p_value: float | None, probability: float | None, doubt: float = ZERO) -> str:
+    """Return what is said about a word: `likely wrong`, `check`, or nothing.
+
+    A word is likely wrong if few true words have so little support (a p-value below `doubt`) and it is more probably
+    false than true; if only the first holds, it is worth a check. Words for persons are at most that: man and woman
+    are confused too often (docs/trust.md).
+
+    >>> finding("dog", 0.05, 0.4), finding("dog", 0.05, 0.6), finding("dog", 0.05, 0.4, doubt=0.01)
+    ('likely wrong', 'check', '')
+    """
+    if p_value is None or p_value >= doubt:
+        return ""
+    is_false = probability is not None and probability < EVEN
+    return LIKELY_WRONG if is_false and stem(word.casefold()) not in PERSONS else CHECK
+
+
 def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> tuple[Unit, ...]:
     """Return units of the words and marks of a caption; those without `facts`, by their position, were not judged."""
     units = []
@@ -236,6 +255,13 @@ class Form(ABC):
     @abstractmethod
     def worst(self, measured: Measurement[Any], count: int) -> list[tuple[str, ...]]:
         """Return at most `count` content words of every pair's caption, the least supported first."""
+
+    def doubtful(self, measured: Measurement[Any]) -> list[dict[str, str]] | None:
+        """Return the words in doubt of every pair's caption with their `finding`, the least supported first.
+
+        None for a form whose words have no p-values.
+        """
+        return None
 
     @abstractmethod
     def units(self, measured: Measurement[Any], pair: int) -> tuple[Unit, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 from msdscore.core import evidence
 from msdscore.core.arrays import Array, Float, Int, float64, from_numpy, take_rows
 from msdscore.core.divergence import log_ratio, total
-from msdscore.core.evidence import Bank, Match, WordCalibration, WordTerms
+from msdscore.core.evidence import ZERO, Bank, Match, WordCalibration, WordTerms
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError
 from msdscore.forms.base import (
@@ -38,12 +38,13 @@ from msdscore.forms.base import (
     check_number,
     check_share,
     exact,
+    finding,
     match_settings,
     units_of,
 )
 from msdscore.forms.columns import Group
 from msdscore.text.judged import PERSONS, unjudged
-from msdscore.text.warnings import UNFAMILIAR
+from msdscore.text.warnings import NOTHING_JUDGED, UNFAMILIAR
 from msdscore.text.words import Word, segment
 
 NEGATION = "negated words are not scored"  # warning of captions with "no", "without", "isn't"
@@ -105,14 +106,21 @@ class WordMeasurement:
         """The expected share of the shown words of every pair that are false; 0 if there is none."""
         shares = []
         for pair, judged in enumerate(self.judged):
-            hidden, (_, true) = self.unshown(pair), self.findings[pair]
-            false = [1 - value for number, value in zip(judged, true, strict=True) if number not in hidden]
+            unshown, (_, true) = self.unshown[pair], self.findings[pair]
+            false = [1 - value for number, value in zip(judged, true, strict=True) if number not in unshown]
             shares.append(sum(false) / max(len(false), 1))
         return np.array(shares)
 
-    def unshown(self, pair: int) -> dict[int, str]:
-        """Return why words of a caption have no p-value, by position, although they are part of the score."""
-        return unjudged(self.spoken[pair], self.calibration.reliability)
+    @cached_property
+    def unshown(self) -> list[dict[int, str]]:
+        """Why words of each caption have no p-value, by position, although they are part of the score."""
+        return [unjudged(words, self.calibration.reliability) for words in self.spoken]
+
+    def ranked(self, pair: int) -> list[tuple[float, int, float]]:
+        """P-value, position and probability of the shown words of a caption, by rising p-value."""
+        rows = zip(*self.findings[pair], self.judged[pair], strict=True)
+        unshown = self.unshown[pair]
+        return sorted((p_value, number, true) for p_value, true, number in rows if number not in unshown)
 
     @property
     def counts(self) -> Floats:
@@ -251,11 +259,13 @@ class Evidence(Form):
         return values
 
     def warnings(self, measured: Measured, pair: int) -> tuple[str, ...]:
-        """Return warnings if the caption negates words, and if the image is unlike those that the encoder knows."""
+        """Return warnings about negated words, a caption without judged words, and an image of an unknown kind."""
         words = measured.terms
         negates = any(word.negated and word.content for word in words.spoken[pair])
         is_known = words.familiarity is None or float(words.familiarity[pair]) >= words.least_familiar
-        return (*((NEGATION,) if negates else ()), *(() if is_known else (UNFAMILIAR,)))
+        is_judged = any(number not in words.unshown[pair] for number in words.judged[pair])
+        applies = {NEGATION: negates, NOTHING_JUDGED: not is_judged, UNFAMILIAR: not is_known}
+        return tuple(warning for warning, is_due in applies.items() if is_due)
 
     def words(self, measured: Measured, pair: int) -> Sequence[Word]:
         """Return the words and marks of the caption of a pair."""
@@ -265,14 +275,20 @@ class Evidence(Form):
         """Return at most `count` judged words of every pair's caption, by rising p-value."""
         words = measured.terms
         return [
-            tuple(
-                spoken[number].text
-                for _, number in sorted(zip(values, judged, strict=True))
-                if number not in words.unshown(pair)
-            )[:count]
-            for pair, (spoken, judged, values) in enumerate(
-                zip(words.spoken, words.judged, (p_values for p_values, _ in words.findings), strict=True)
-            )
+            tuple(spoken[number].text for _, number, _ in words.ranked(pair)[:count])
+            for pair, spoken in enumerate(words.spoken)
+        ]
+
+    def doubtful(self, measured: Measured) -> list[dict[str, str]]:
+        """Return the words in doubt of every pair's caption with their finding, by rising p-value."""
+        words = measured.terms
+        return [
+            {
+                spoken[number].text: finding(spoken[number].text, p_value, true)
+                for p_value, number, true in words.ranked(pair)
+                if p_value < ZERO
+            }
+            for pair, spoken in enumerate(words.spoken)
         ]
 
     def word_terms(self, words: WordMeasurement) -> Float[np.ndarray, "pairs words"]:
@@ -293,7 +309,7 @@ class Evidence(Form):
         names = ("term", "evidence", "p_value", "probability", "penalty")
         rows = zip(judged, *columns, strict=False)  # some columns are padded
         facts: dict[int, dict[str, Any]] = {number: dict(zip(names, numbers, strict=True)) for number, *numbers in rows}
-        for number, reason in words.unshown(pair).items():
+        for number, reason in words.unshown[pair].items():
             term = {"term": facts[number]["term"]} if number in facts else {}
             facts[number] = {**term, "judged": False, "reason": reason}
         return units_of(words.spoken[pair], facts)

@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import escape
 from PIL.Image import Image
 
+from msdscore.core.evidence import verdict_ranges
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
@@ -192,7 +193,8 @@ def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title:
             "rows": len(results),
             "numbers": {name: rounded(values) for name, values in results.numbers.items()},
             "texts": {"id": results.ids, "caption": results.captions, "error": results.errors}
-            | ({} if results.systems is None else {"system": results.systems}),
+            | ({} if results.systems is None else {"system": results.systems})
+            | ({"verdict": results.verdicts} if "match" in results.numbers else {}),
             "others": dict(list(results.others.items())[:_MOST_OTHERS]),
             "names": labels,
             "parts": results.parts,
@@ -205,6 +207,7 @@ def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title:
                 for name in results.metrics
             },
             "lower": sorted(LOWER_IS_BETTER),
+            "verdicts": verdict_ranges(results.verdict_at),
             "galleries": galleries,
         },
     }

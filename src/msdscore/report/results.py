@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from msdscore.core.evidence import VERDICT_AT, VERDICTS, verdict
 from msdscore.errors import InputError
 from msdscore.forms.columns import COLUMNS, LOGGED, LOWER_IS_BETTER, names, numbers
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
@@ -45,6 +46,8 @@ class Results:
     systems: tuple[str, ...] | None
     numbers: Mapping[str, Floats]
     others: Mapping[str, tuple[str, ...]]
+    verdicts: tuple[str, ...] = ()  # of rows with a match; empty if it was withheld
+    verdict_at: tuple[float, float] = VERDICT_AT
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,8 +71,12 @@ class Results:
 def read_results(path: Path) -> Results:
     """Read a file that `msdscore score` wrote, or a folder of scored shards; rows of a folder have a column `shard`."""
     run, files = run_facts(path), [path]
+    limits = run.verdict_at
     if path.is_dir():
-        files = [shard.path for shard in open_scores([str(path)], path)]  # in order, with one signature
+        shards = open_scores([str(path)], path)  # in order, with one signature
+        files = [shard.path for shard in shards]
+        facts = shards[0].facts
+        limits = limits if facts is None else tuple(facts.options.get("verdict_at", limits))
     rows, names = _read_rows(files, name_shards=path.is_dir())
     if "msd" not in names or not any(set(parts) <= set(names) for parts in (EVIDENCE, PAPER)):
         expected = f"msd, and {' and '.join(EVIDENCE)} or {' and '.join(PAPER)}"
@@ -78,7 +85,8 @@ def read_results(path: Path) -> Results:
         )
     caption, system = run.columns.find("caption", names), first_of(names, SYSTEM_NAMES)
     image = run.columns.find("image", names) or first_of(names, _IMAGE_KEYS)
-    used = {"id", caption, system, *COLUMNS} - {"verdict", "warnings"}
+    used = {"id", caption, system, *COLUMNS} - {"warnings"}
+    columns = _numbers(rows, names)
     return Results(
         name=path.name,
         signature=signature_of(files[0]) or run.signature,
@@ -87,8 +95,28 @@ def read_results(path: Path) -> Results:
         images=_texts(rows, image),
         errors=_texts(rows, "error"),
         systems=None if system is None else _systems(rows, system, path),
-        numbers=_numbers(rows, names),
+        numbers=columns,
         others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
+        verdicts=_verdicts(rows, columns.get("match"), limits),
+        verdict_at=limits,
+    )
+
+
+def _verdicts(
+    rows: Sequence[Mapping[str, Any]], matches: Floats | None, limits: tuple[float, float]
+) -> tuple[str, ...]:
+    """Return the verdict of every row, empty for a row without one.
+
+    It is that of the file, where warnings have withheld some; a file without this column, or with the words of an
+    earlier version, gets the verdicts of its matches.
+    """
+    if matches is None:
+        return ("",) * len(rows)
+    by_match = [verdict(None if np.isnan(match) else match, at=limits) or "" for match in matches.tolist()]
+    written = [_text(row["verdict"]) if "verdict" in row else None for row in rows]
+    return tuple(
+        found if word is None or word not in ("", *VERDICTS) else word
+        for word, found in zip(written, by_match, strict=True)
     )
 
 

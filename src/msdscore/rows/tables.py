@@ -114,7 +114,7 @@ def with_scores(table: Any, pairs: Sequence[TablePair], added: pa.Table, names: 
         return frame
     for name in added.column_names:
         table = table.append_column(prefix + name, added[name])
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), "msdscore": signature})
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), **(added.schema.metadata or {})})
 
 
 def _is_pandas(table: Any) -> bool:

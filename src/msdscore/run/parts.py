@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from msdscore.core.divergence import soften
-from msdscore.core.evidence import verdict
+from msdscore.core.evidence import VERDICT_AT, verdict
 from msdscore.errors import RowError
 from msdscore.forms import references
 from msdscore.forms.base import Form
@@ -283,7 +283,7 @@ def part_table(keys: pa.Table, scored: Sequence[Numbers | RowError], *, words: b
     return pa.table(columns)
 
 
-def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
+def collect(parts: Iterable[pa.Table], form: Form, *, verdict_at: tuple[float, float] = VERDICT_AT) -> pa.Table:
     """Merge parts into one table of all rows in order, with the columns that scoring adds.
 
     Uncertainty and Soft-MSD are computed per candidate set; the worst words are included if the parts have them.
@@ -304,7 +304,7 @@ def collect(parts: Iterable[pa.Table], form: Form) -> pa.Table:
     for row in np.flatnonzero(is_mixed).tolist():
         warnings[row].append(MIXED)
     verdicts = [
-        None if np.isnan(value) else verdict(value, withheld=bool(withheld(row_warnings)))
+        None if np.isnan(value) else verdict(value, at=verdict_at, withheld=bool(withheld(row_warnings)))
         for value, row_warnings in zip(match.tolist(), warnings, strict=True)
     ]
     added = {

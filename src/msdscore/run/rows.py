@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any, TypeAlias
 
+from msdscore.core.evidence import limits_text
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.columns import COLUMNS
@@ -161,7 +162,7 @@ def _write_output(
     record: Mapping[str, Any] | None,
 ) -> tuple[Summary, str, dict[str, str]]:
     """Merge the parts with these keys into the output; return its summary, its signature and the renamed columns."""
-    scores = collect(run.tables(), pipeline.form)
+    scores = collect(run.tables(), pipeline.form, verdict_at=pipeline.verdict_at)
     # How many references rows have is known at the end: files are compared without it.
     name = REFERENCE_NAMES[0]
     counts = scores[name].drop_null().to_pylist() if name in scores.column_names else []
@@ -177,7 +178,7 @@ def _write_output(
 
     summary = run.finish(
         map(without_formulas, tables) if how.excel_safe else tables,
-        metadata={"msdscore": pipeline.signature, "signed": signature},
+        metadata={"msdscore": pipeline.signature, "signed": signature, "verdict_at": limits_text(pipeline.verdict_at)},
         notes={"parts": keys, "spec": record, "source": path, "renamed": new_names, "signed": signature},
         check=lambda: source.check_unchanged(has_same_rows),
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from msdscore import threads
 from msdscore.core.arrays import is_gpu
+from msdscore.core.evidence import VERDICT_AT
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
 from msdscore.forms.base import Form
@@ -127,6 +128,8 @@ def score_shard(
     pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
     if facts is not None and facts.signature != pipeline.signature:
         raise RunError(f"{shortened(target)}: has scores of {facts.signature}, not of {pipeline.signature}; {REMEDY}")
+    if facts is not None and tuple(facts.options.get("verdict_at", VERDICT_AT)) != pipeline.verdict_at:
+        raise RunError(f"{shortened(target)}: was scored with other limits of verdicts; pass --overwrite")
     if finished is not None:
         return _finished(finished, target)
     before = pipeline.cache_use
@@ -139,7 +142,7 @@ def score_shard(
         run = stack.enter_context(open_parts(target, _manifest(pipeline, fingerprint, how), again=how.overwrite))
         # Reads all rows, which pass through `columns`, and writes each part as soon as it is scored.
         score_missing(run, pipeline, parts, worst=how.worst, verify=how.verify, retry=how.retry)
-        table = score_table(columns, run.tables(), pipeline.form, how.copied)
+        table = score_table(columns, run.tables(), pipeline.form, how.copied, verdict_at=pipeline.verdict_at)
         if _fingerprint(name, target, how) != fingerprint:
             raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
         reasons = table["error"].drop_null().to_pylist()
@@ -151,7 +154,7 @@ def score_shard(
             warned=pc.sum(pc.greater(pc.list_value_length(table["warnings"]), 0)).as_py() or 0,
             signature=pipeline.signature,
             spec=record,
-            options=how.recorded(),
+            options={**how.recorded(), "verdict_at": list(pipeline.verdict_at)},
             reasons=tuple(reasons[:_REASONS]),
         )
         write_shard(table, target, facts)
@@ -181,9 +184,16 @@ def input_columns(copied: Sequence[str] = ()) -> InputColumns:
     return InputColumns(to_table)
 
 
-def score_table(columns: InputColumns, parts: Iterable[pa.Table], form: Form, copied: Sequence[str] = ()) -> pa.Table:
+def score_table(
+    columns: InputColumns,
+    parts: Iterable[pa.Table],
+    form: Form,
+    copied: Sequence[str] = (),
+    *,
+    verdict_at: tuple[float, float] = VERDICT_AT,
+) -> pa.Table:
     """Return the table of a score shard: all rows in order, with the numbers of their parts."""
-    scores, stored = collect(parts, form), pa.concat_tables(columns.tables()).combine_chunks()
+    scores, stored = collect(parts, form, verdict_at=verdict_at), pa.concat_tables(columns.tables()).combine_chunks()
     has_references = REFERENCE_NAMES[0] in scores.column_names
     added = added_columns(form.group, references=has_references)
     numbers = [name for name in added if name not in ("warnings", "error")]
@@ -201,6 +211,7 @@ def _manifest(pipeline: Pipeline, fingerprint: str, how: ShardOptions) -> dict[s
     """Return everything that must be the same to reuse the parts of an interrupted shard."""
     options = {name: value for name, value in how.recorded().items() if name != "copied"}
     batch = {"limits": asdict(pipeline.limits), "batch_size": pipeline.batch_size}
+    batch["verdict_at"] = list(pipeline.verdict_at)
     return {"input": fingerprint, "signature": pipeline.signature, **options, **batch}
 
 

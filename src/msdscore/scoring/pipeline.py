@@ -26,7 +26,7 @@ import numpy as np
 
 from msdscore.core.arrays import Device, completed, device_of, integers, is_gpu, launched, on_cpu, to_numpy, torch_part
 from msdscore.core.divergence import fit_all
-from msdscore.core.evidence import Bank
+from msdscore.core.evidence import VERDICT_AT, Bank, checked_limits
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.encoders.base import (
     Embeddings,
@@ -58,7 +58,7 @@ class Pipeline:
 
     It is never changed: `remembering` and `sharing` return other pipelines. Only the batch sizes change, when the
     device runs out of memory, and the cached mixtures; pipelines derived from each other share both. `streams` is the
-    number of runs that share the decoding processes and their memory.
+    number of runs that share the decoding processes and their memory, `verdict_at` has the limits of verdicts.
 
     >>> from PIL import Image
     >>> from msdscore.encoders.registry import load_encoder
@@ -77,6 +77,7 @@ class Pipeline:
         limits: ImageLimits | None = None,
         batch_size: int | None = None,
         decoders: int | None = None,
+        verdict_at: tuple[float, float] = VERDICT_AT,
     ) -> None:
         check_form(form)
         self.form = form or recommended_form(encoder, bank)
@@ -85,6 +86,7 @@ class Pipeline:
         self.decoder = Decoder(encoder, limits or ImageLimits(), keyed, decoders)
         self.embedder = Embedder(encoder, BatchSizes(encoder, batch_size))
         self.fits, self.streams = Fits(), 1
+        self.verdict_at = checked_limits(verdict_at)
 
     @property
     def encoder(self) -> Encoder:
@@ -145,7 +147,8 @@ class Pipeline:
         values = asdict(self.form)
         settings = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         bank = None if self.bank is None else self.bank.name
-        return {"encoder": self.encoder.signature, "settings": settings, "bank": bank}
+        limits = list(self.verdict_at)
+        return {"encoder": self.encoder.signature, "settings": settings, "bank": bank, "verdict_at": limits}
 
     def decode(
         self,

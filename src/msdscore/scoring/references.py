@@ -49,7 +49,9 @@ class ReferenceComparison:
             added: Mapping[str, float | None] = {**dict.fromkeys(NAMES), "reference_count": 0}
         else:
             added = {**self.values, "ref_msd": numbers.values["msd"] + self.values["reference_score"]}
-        return replace(numbers, values={**numbers.values, **added}, warnings=(*numbers.warnings, *self.warnings))
+        warnings = (*numbers.warnings, *self.warnings)
+        # References judge words too, which only an explanation does: those of the image alone would contradict it.
+        return replace(numbers, values={**numbers.values, **added}, warnings=warnings, doubtful=None)
 
     def alone(self, length: int, windows: int, warnings: Sequence[str]) -> Numbers | RowError:
         """Return the numbers of a caption without an image."""

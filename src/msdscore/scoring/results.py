@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.divergence import soften
-from msdscore.core.evidence import verdict
+from msdscore.core.evidence import VERDICT_AT, limits_text, verdict
 from msdscore.errors import ConfigError, InputError, RowError, require
 from msdscore.forms import references
-from msdscore.forms.base import Floats, Form, Measurement
+from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Form, Measurement
 from msdscore.forms.columns import COLUMNS, SHOWN, added
 from msdscore.forms.columns import numbers as number_names
 from msdscore.forms.registry import heading, score_name
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 
 NAN = math.nan
+NAMED = 3  # words of each finding that a headline names
 UNREADABLE = frozenset(("match", "invented"))  # numbers that a caption in another language does not have
 # Why a scored caption lacks a number.
 WHY_MISSING = {"match": "no match: this bank and these settings have none", "ref_msd": references.NO_REFERENCES}
@@ -45,7 +46,8 @@ class Numbers:
     """The numbers of one scored caption that depend only on its image.
 
     `values` has similarity, msd, length, windows, the columns of the form, and match if it is known. `warnings` are
-    remarks on the caption and the image, `worst` its least supported words if they were requested.
+    remarks on the caption and the image, `doubtful` its words in doubt with what is said about each (None if words are
+    not judged), `worst` its least supported words if they were requested.
 
     >>> Numbers({"msd": 0.5}).msd
     0.5
@@ -54,6 +56,7 @@ class Numbers:
     values: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
     worst: tuple[str, ...] = ()
+    doubtful: Mapping[str, str] | None = None
 
     @property
     def msd(self) -> float:
@@ -78,6 +81,7 @@ def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[
     columns["length"] = measured.lengths.tolist()
     columns["windows"] = [layout.windows for layout in measured.tokens]
     words = form.worst(measured, worst) if worst else [()] * len(measured)
+    doubtful: Sequence[Mapping[str, str] | None] = form.doubtful(measured) or [None] * len(measured)
     rows, names = zip(*columns.values(), strict=True), tuple(columns)
     scored = []
     for pair, (row, image, tokens) in enumerate(zip(rows, measured.image_of.tolist(), measured.tokens, strict=True)):
@@ -87,7 +91,7 @@ def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[
         if NOT_ENGLISH in tokens.warnings:
             scored.append(Numbers(values | dict.fromkeys(values.keys() & UNREADABLE), warnings))
         else:
-            scored.append(Numbers(values, warnings, words[pair]))
+            scored.append(Numbers(values, warnings, words[pair], doubtful[pair]))
     return tuple(scored)
 
 
@@ -103,7 +107,8 @@ class Score:
       support.
     - `information`: how much does it say about this image? In standard deviations over background images.
     - `match`: the probability that the caption belongs to this image rather than to another one of its kind, and
-      `verdict`: the same in a word. The encoder's bank must be calibrated for it; the paper's forms have none.
+      `verdict`: the same in words. The encoder's bank must be calibrated for it; the paper's forms have none. Neither
+      says that every word is true: `doubtful` has the words to check, and `headline` both.
 
     Lower is better: `invented`, the expected share of the caption's judged words that the image does not support;
     `penalty`, what doubtful words subtract from the score before the weight; and `negation`, how
@@ -117,8 +122,9 @@ class Score:
     the number of tokens that were read, `windows` the number of parts in which a long caption was read.
 
     `columns` names the numbers that scores with these settings have. `warnings` are remarks on the score, such as words
-    that the encoder cannot read. If the caption is not `readable`, the numbers mean nothing. If there is an `error`,
-    there was nothing to score.
+    that the encoder cannot read. `doubtful` maps the words in doubt to `likely wrong` or `check`, the least supported
+    first; it is None if words are not judged, and with references, for which an explanation judges them. If the
+    caption is not `readable`, the numbers mean nothing. If there is an `error`, there was nothing to score.
     """
 
     caption: str
@@ -150,6 +156,8 @@ class Score:
     msd: float = NAN
     soft_msd: float = NAN
     match: float = NAN
+    doubtful: Mapping[str, str] | None = None
+    verdict_at: tuple[float, float] = VERDICT_AT
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.columns)
@@ -177,8 +185,8 @@ class Score:
             )
             line += f"  references {self.reference_count:.0f}"
         line += "".join(f"  {COLUMNS[name].heading} {cell(self, name)}" for name in others)
-        line += f" ({self.verdict})" if self.verdict else f", but: {', '.join(self.withheld)}" if self.has_match else ""
-        return "\n".join([line, *(f"warning: {warning}" for warning in self.warnings)])
+        headline = [self.headline] if self.headline else []
+        return "\n".join([*headline, line, *(f"warning: {warning}" for warning in self.warnings)])
 
     @property
     def has_match(self) -> bool:
@@ -187,8 +195,8 @@ class Score:
 
     @property
     def verdict(self) -> str | None:
-        """The match as a word: good, doubtful or poor; None if a warning withholds it."""
-        return verdict(known(self.match), withheld=bool(self.withheld))
+        """The match in words: on topic, unsure or off topic; None if a warning withholds it."""
+        return verdict(known(self.match), at=self.verdict_at, withheld=bool(self.withheld))
 
     @property
     def withheld(self) -> tuple[str, ...]:
@@ -197,12 +205,28 @@ class Score:
 
     @property
     def headline(self) -> str:
-        """The match as a percentage with its verdict, or with what withholds it; empty without a match."""
+        """The verdict with the match, and the words in doubt: `on topic (83 %) · check: blue`.
+
+        Without a verdict, what withholds it; without judged words, only the first half; empty without a match.
+        """
         if not self.has_match:
             return ""
-        return f"{100 * self.match:.0f} %" + (
-            f": {self.verdict} match" if self.verdict else f", but: {', '.join(self.withheld)}"
-        )
+        share = f"{100 * self.match:.0f} %"
+        if self.verdict is None:
+            return f"no verdict ({share}): {', '.join(self.withheld)}"
+        return " · ".join([f"{self.verdict} ({share})", *self.word_notes])
+
+    @property
+    def word_notes(self) -> tuple[str, ...]:
+        """The words in doubt in a few words, such as `check: blue`, or `no word stands out`; empty without words."""
+        if self.doubtful is None:
+            return ()
+        notes = []
+        for finding in (LIKELY_WRONG, CHECK):
+            words = [word for word, found in self.doubtful.items() if found == finding]
+            more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+            notes += [f"{finding}: {', '.join(words[:NAMED])}{more}"] if words else []
+        return tuple(notes) or ("no word stands out",)
 
     @property
     def readable(self) -> bool:
@@ -283,6 +307,8 @@ class Scores:
     errors: tuple[str | None, ...]
     signature: str
     images: tuple[Any, ...] = ()  # of `Scorer.rank_images`, one per row
+    doubtful: tuple[Mapping[str, str] | None, ...] = ()  # one per row, or none at all
+    verdict_at: tuple[float, float] = VERDICT_AT
 
     @classmethod
     def of(
@@ -292,6 +318,8 @@ class Scores:
         sets: Sequence[int],
         form: Form,
         signature: str,
+        *,
+        verdict_at: tuple[float, float] = VERDICT_AT,
     ) -> "Scores":
         """Build scores from numbers or errors; captions with equal numbers in `sets` are one candidate set."""
         valid = [index for index, row in enumerate(scored) if isinstance(row, Numbers)]
@@ -315,7 +343,10 @@ class Scores:
         texts = tuple(text if isinstance(text, str) else "" for text in captions)
         if has_references:
             signature = references.signed(signature, columns["reference_count"])
-        return cls(texts, columns, counts[inverse], warnings, errors, signature)
+        doubtful = tuple(row.doubtful if isinstance(row, Numbers) else None for row in scored)
+        return cls(
+            texts, columns, counts[inverse], warnings, errors, signature, doubtful=doubtful, verdict_at=verdict_at
+        )
 
     def __getattr__(self, name: str) -> npt.NDArray[Any]:
         # Attributes that pickle and copy look for on a bare object must not read the mapping.
@@ -362,7 +393,10 @@ class Scores:
         if isinstance(index, slice):
             columns = {name: values[index] for name, values in self.columns.items()}
             texts = self.captions[index], self.warnings[index], self.errors[index]
-            return Scores(texts[0], columns, self.candidates[index], *texts[1:], self.signature, self.images[index])
+            return Scores(
+                texts[0], columns, self.candidates[index], *texts[1:], self.signature, self.images[index],
+                self.doubtful[index], self.verdict_at,
+            )  # fmt: skip
         values: dict[str, Any] = {name: column[index].item() for name, column in self.columns.items()}
         return Score(
             self.captions[index],
@@ -372,6 +406,8 @@ class Scores:
             list(self.warnings[index]),
             self.errors[index],
             **values,
+            doubtful=self.doubtful[index] if self.doubtful else None,
+            verdict_at=self.verdict_at,
         )
 
     def __iter__(self) -> Iterator[Score]:
@@ -395,6 +431,8 @@ class Scores:
             self.errors + other.errors,
             signature,
             self.images + other.images if self.images and other.images else (),
+            self.doubtful + other.doubtful if self.doubtful and other.doubtful else (),
+            self.verdict_at,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -451,7 +489,8 @@ class Scores:
         columns |= {"warnings": pyarrow.array(self.warnings, pyarrow.list_(pyarrow.string()))}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
         ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {name: columns[name] for name in names}
-        return pyarrow.table(ordered).replace_schema_metadata({"msdscore": self.signature})
+        facts = {"msdscore": self.signature, "verdict_at": limits_text(self.verdict_at)}
+        return pyarrow.table(ordered).replace_schema_metadata(facts)
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A pandas table whose `attrs` carry the signature."""
@@ -468,7 +507,8 @@ class Scores:
         for rank, score in enumerate(ranked, start=1):
             numbers = " ".join(f"{cell(score, name):>{width}}" for name, width in widths.items())
             lines.append(f"{rank:>2} {numbers}  {score.caption}")
-        notes = [f"warning, {s.caption[:40]!r}: {warning}" for s in ranked for warning in s.warnings]
+        notes = [f"{s.caption[:40]!r}, {note}" for s in ranked if s.doubtful for note in s.word_notes]
+        notes += [f"warning, {s.caption[:40]!r}: {warning}" for s in ranked for warning in s.warnings]
         notes += [f"not scored, {s.caption[:40]!r}: {s.error}" for s in ranked if s.error is not None]
         return "\n".join([*lines, *notes, self.signature])
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msdscore import threads
 from msdscore.core.arrays import gpu_count
+from msdscore.core.evidence import VERDICT_AT, checked_limits
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
@@ -34,7 +35,8 @@ class ScorerSpec:
     `form` is a form such as `Paper` or `Evidence`, the name of one, or None for the settings that the encoder
     recommends; `changes` are settings changed on top of it. `options` are those of the encoder's family. `bank` is the
     path of a bank file, `cache` the cache of embeddings on disk. `threads` is the number of CPU threads of the process,
-    None for one per core that it may use. Mappings are accepted for `options` and `changes` and stored as sorted pairs.
+    None for one per core that it may use. `verdict_at` are the limits of verdicts: `off topic` below the first, `on
+    topic` from the second on. Mappings are accepted for `options` and `changes` and stored as sorted pairs.
 
     >>> spec = ScorerSpec(encoder="toy", form="long", changes={"alpha": 0.2})
     >>> spec.build().form.alpha
@@ -56,11 +58,13 @@ class ScorerSpec:
     # Processes that decode images; 0: threads of the process that scores; None: one per core next to a GPU, else 0.
     decoders: int | None = None
     threads: int | None = field(default=None, compare=False)  # changes no score
+    verdict_at: tuple[float, float] = VERDICT_AT
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
             raise ConfigError(f"expected an encoder or the name of one, got {type(self.encoder).__name__}")
         check_form(self.form)
+        object.__setattr__(self, "verdict_at", checked_limits(self.verdict_at))
         for name in ("options", "changes"):
             # Sorted pairs with tuples for lists, so that the spec can be compared and hashed.
             values = dict(getattr(self, name)).items()
@@ -85,6 +89,7 @@ class ScorerSpec:
             limits=self.limits,
             batch_size=self.batch_size,
             decoders=self.decoders,
+            verdict_at=self.verdict_at,
         )
 
     def _load(self) -> Encoder:

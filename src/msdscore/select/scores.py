@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from msdscore.core.evidence import VERDICT_AT
 from msdscore.errors import ConfigError, InputError, MSDScoreError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
@@ -86,6 +87,7 @@ class RunFacts:
     source: str = ""  # the file that was scored, as it was named; - for standard input
     images: Path | None = None  # the folder of images that it was scored with
     fingerprint: str = ""  # of its content
+    verdict_at: tuple[float, float] = VERDICT_AT  # limits of its verdicts
 
 
 def run_facts(path: Path) -> RunFacts:
@@ -100,6 +102,7 @@ def run_facts(path: Path) -> RunFacts:
             source=str(notes.get("source") or ""),
             images=Path(manifest["images"]) if manifest.get("images") else None,
             fingerprint=manifest.get("input", ""),
+            verdict_at=tuple(manifest.get("verdict_at", VERDICT_AT)),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return RunFacts()

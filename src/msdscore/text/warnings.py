@@ -39,7 +39,8 @@ GUARD = 1.0  # subtracted from the reward of such a text
 BOILERPLATE = "assistant boilerplate"
 FEWEST, BREVITY = 5, 0.1  # content words, and the share of the guard that is subtracted for every one that is missing
 UNFAMILIAR = "unlike the images that this encoder knows"
-WITHHOLDING = FORM_WARNINGS | {UNFAMILIAR}  # warnings of captions and images that get no verdict
+NOTHING_JUDGED = "no judged word"  # every word is a stop word, negated, or of a kind that is not judged
+WITHHOLDING = FORM_WARNINGS | {UNFAMILIAR, NOTHING_JUDGED}  # warnings of captions and images that get no verdict
 
 _SHOWN = 3  # unknown words that are listed
 _PIECES = 4  # a word that is split into at least 4 subwords of under two letters on average is unknown to the encoder

@@ -31,7 +31,7 @@ BATCH = 8  # images
 DEFAULT_IMAGES = 200
 LISTED = 10  # words per list
 # Image, kind of text, whether with the wrong image; whether it beats the caption by msd, match and reward; whether its
-# match reads as good.
+# verdict is on topic.
 GamingResult = tuple[str, str, bool, bool, bool, bool, bool]
 
 
@@ -83,7 +83,7 @@ def gaming_table(study: Study, pipeline: Pipeline, entries: Sequence[CaptionedIm
     for name in ("msd", "match", "reward"):
         heads = {name: f"beats by {name}", f"{name}, wrong image": "wrong image"}
         columns += [Column(key, head, ".0f", 100) for key, head in heads.items()]
-    columns.append(Column("good", "reads good", ".0f", 100))
+    columns.append(Column("on_topic", "on topic", ".0f", 100))
     return Table(
         name="gaming",
         title=f"Texts against the caption of a person, {images} images, per cent with 95 % interval",
@@ -102,7 +102,7 @@ def _row(kind: str, rows: Sequence[GamingResult]) -> dict[str, Value]:
         names, values = [result[0] for result in true_rows], np.array([float(result[column]) for result in true_rows])
         row[name] = bootstrap_share(values, clusters=names)
         row[f"{name}, wrong image"] = float(np.mean([result[column] for result in rows if result[2]]))
-    return row | {"good": float(np.mean([result[6] for result in true_rows]))}
+    return row | {"on_topic": float(np.mean([result[6] for result in true_rows]))}
 
 
 def _results(
@@ -133,11 +133,11 @@ def _results(
 
 
 def _comparison(text: str, numbers: Numbers, caption_numbers: Numbers) -> tuple[bool, bool, bool, bool]:
-    """Return whether a text beats the caption by msd, match and reward, and whether its match reads as good."""
+    """Return whether a text beats the caption by msd, match and reward, and whether its verdict is on topic."""
     reward, _ = guard_reward(numbers.msd, text, GUARD, numbers.warnings)
     match, caption_match = (known(side.match) or 0.0 for side in (numbers, caption_numbers))
-    good = verdict(known(numbers.match), withheld=bool(withheld(numbers.warnings))) == "good"
-    return numbers.msd > caption_numbers.msd, match > caption_match, (reward or 0.0) > caption_numbers.msd, good
+    on_topic = verdict(known(numbers.match), withheld=bool(withheld(numbers.warnings))) == "on topic"
+    return numbers.msd > caption_numbers.msd, match > caption_match, (reward or 0.0) > caption_numbers.msd, on_topic
 
 
 def _ranked_words(pipeline: Pipeline, sources: Sequence[ImageSource]) -> dict[int, tuple[list[str], list[str]]]:

@@ -4,9 +4,9 @@ import { percent, state } from "./store.js";
 import { cite } from "./export.js";
 
 const PAPER = "https://arxiv.org/abs/2605.06080";
-const meanings = ([[good], [doubtful]]) => ({
+const meanings = ([[onTopic], [unsure]]) => ({
   Match: "The probability that the caption belongs to this image rather than to another one of its kind.",
-  "Good, doubtful, poor": `A match of at least ${percent(good)}, of at least ${percent(doubtful)}, and below.`,
+  "On topic, unsure, off topic": `A match of at least ${percent(onTopic)}, of at least ${percent(unsure)}, and below.`,
   Colours:
     "Orange words are likely wrong, pale orange ones are worth a check, blue ones are supported. Grey: not judged.",
   Numbers: "The score MSD, which ranks captions, as a sum of its terms.",

@@ -71,7 +71,7 @@ cat.jpg,"a cat, asleep"</pre
         <h3>2. See the worst first</h3>
         <p>Every caption is scored by the service. Sort, search, filter by verdict, and edit in place.</p>
         <div class="sketch" aria-hidden="true">
-          <i class="poor"></i><i class="doubtful"></i><i class="good"></i><i class="good"></i>
+          <i class="off-topic"></i><i class="unsure"></i><i class="on-topic"></i><i class="on-topic"></i>
         </div>
       </section>
       <section>
@@ -142,7 +142,7 @@ function Tiles({ counts, onPick, picked }) {
         html`<button
           type="button"
           key=${verdict}
-          class=${`tile ${verdict}`}
+          class=${`tile ${store.kindOf(verdict)}`}
           aria-pressed=${String(picked === verdict)}
           onClick=${() => onPick(verdict)}
         >
@@ -244,7 +244,8 @@ function Histogram({ by, edges, counts }) {
     const [low, high] = [edges[number], edges[number + 1]];
     const label = `${by} ${shownNumber(by, low)} to ${shownNumber(by, high)}: ${count} rows`;
     const on = view.low === low;
-    const kind = by === "match" ? state.look.verdicts.find(([least]) => (low + high) / 2 >= least)?.[1] : "none";
+    const found = state.look.verdicts.find(([least]) => (low + high) / 2 >= least)?.[1];
+    const kind = by === "match" ? store.kindOf(found) : "none";
     const filter = () => change(on ? { low: null, high: null, start: 0 } : { low, high, start: 0 });
     return html`<button
       type="button"
@@ -277,12 +278,12 @@ export function headlineOf(row, by) {
   const { match } = row.numbers;
   const isMatch = by === "match" || !by;
   const doubts = store.withheldBy(row.warnings);
-  const judged = verdict ? `${verdict} match` : doubts.length ? `but: ${doubts.join(", ")}` : "match";
+  const judged = verdict ? verdict : doubts.length ? `but: ${doubts.join(", ")}` : "match";
   const text = value === undefined ? (row.caption ? "no score" : "") : isMatch ? judged : by;
   return {
     number,
     text,
-    kind: verdict ?? "none",
+    kind: store.kindOf(verdict),
     other: !isMatch && match !== undefined ? `${percent(match)} match` : "",
   };
 }

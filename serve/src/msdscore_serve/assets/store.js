@@ -106,14 +106,17 @@ export function shownValue(caption) {
 // Warnings that withhold the verdict.
 export const withheldBy = (warnings) => warnings.filter((text) => state.look.withholding.includes(text));
 
-// That number as text, its verdict, and the kind of verdict: good, doubtful, poor, or none.
+// The class of a verdict: on-topic, unsure, off-topic, or none.
+export const kindOf = (verdict) => verdict?.replace(" ", "-") ?? "none";
+
+// That number as text, its verdict, and the class of the verdict.
 export function headline(caption) {
   const { readable, score, warnings } = caption.result;
   if (readable === false) return { number: "–", verdict: "cannot be judged", kind: "none" };
   if (score.match == null) return { number: signed(score.msd), verdict: "MSD", kind: "none" };
   if (!score.verdict)
     return { number: percent(score.match), verdict: `but: ${withheldBy(warnings).join(", ")}`, kind: "none" };
-  return { number: percent(score.match), verdict: `${score.verdict} match`, kind: score.verdict };
+  return { number: percent(score.match), verdict: score.verdict, kind: kindOf(score.verdict) };
 }
 
 // The change of a card's number since the last edit, with its unit.

@@ -25,7 +25,10 @@ const show = (name, value, digits = 4) => {
 // A mean with its interval, whose ends are null if they are unknown.
 const showMean = (name, [value, low, high], digits) =>
   show(name, value, digits) + (low === null ? "" : ` [${show(name, low, digits)}, ${show(name, high, digits)}]`);
-const VERDICTS = { good: [0.5, 1], doubtful: [0.2, 0.5], poor: [0, 0.2] };
+// The class of a verdict: on-topic, unsure, off-topic, or none.
+const classOf = (verdict) => verdict.replace(" ", "-") || "none";
+// The verdict of a match, if no warning withholds it.
+const verdictOf = (match) => Object.keys(data.verdicts).find((name) => match >= data.verdicts[name][0]) ?? "";
 // A colour of the palette in the current colour scheme.
 const probe = document.createElement("i");
 document.body.append(probe);
@@ -39,6 +42,7 @@ const state = {
   search: "",
   system: "",
   failed: false,
+  verdict: "",
   ranges: {},
   metric: numbers.match ? "match" : "msd",
   sort: null,
@@ -51,6 +55,7 @@ function select() {
   const tests = [];
   if (state.search) tests.push((row) => folded[row].includes(state.search));
   if (state.system) tests.push((row) => data.texts.system[row] === state.system);
+  if (state.verdict) tests.push((row) => texts.verdict[row] === state.verdict);
   if (state.failed) tests.push((row) => data.texts.error[row] !== "");
   for (const [name, [low, high]] of Object.entries(state.ranges)) {
     const values = numbers[name];
@@ -141,7 +146,7 @@ function histogram(canvas) {
     top = Math.max(1, ...all);
   const bars = (heights, colour) => {
     heights.forEach((count, bin) => {
-      pen.fillStyle = shade(colour ?? (name === "match" ? verdictOf((bin + 0.5) / bins) : "accent"));
+      pen.fillStyle = shade(colour ?? (name === "match" ? classOf(verdictOf((bin + 0.5) / bins)) : "accent"));
       const tall = (count / top) * (floor - 4);
       pen.fillRect((bin / bins) * width, floor - tall, width / bins - 1, tall);
     });
@@ -180,7 +185,7 @@ function scatter(canvas) {
   dots(visible, visible.length, shade("accent"), size);
   pen.globalAlpha = 1;
   if (shownRow >= 0) {
-    pen.strokeStyle = shade("poor");
+    pen.strokeStyle = shade("off-topic");
     pen.lineWidth = 2;
     pen.beginPath();
     pen.arc(x(numbers[partX][shownRow]), y(numbers[partY][shownRow]), 6, 0, 7);
@@ -394,7 +399,7 @@ function line(row) {
     const cell = part("div", "cell", "cell " + kindOf(name), text);
     // Rows with an explanation show their words in colour.
     if (name === "caption" && cards.get(row)?.explained) cell.innerHTML = cards.get(row).words;
-    if (name === "match") cell.classList.add(verdictOf(numbers.match[row]));
+    if (name === "match") cell.classList.add(classOf(texts.verdict[row]));
     if (!numbers[name]) cell.title = text;
     node.append(cell);
   }
@@ -495,31 +500,31 @@ function galleries() {
   $("galleries").replaceChildren(...blocks);
 }
 
-const verdictOf = (match) => Object.keys(VERDICTS).find((name) => match >= VERDICTS[name][0]) ?? "none";
-
-// Numbers of good, doubtful and poor captions; each tile is a filter.
+// Numbers of captions by verdict, of which each tile is a filter, and of those whose verdict was withheld.
 function tiles() {
   $("tiles").hidden = !numbers.match;
   if (!numbers.match) return;
-  const counts = { good: 0, doubtful: 0, poor: 0 };
-  let known = 0;
-  for (const match of numbers.match)
-    if (match === match) {
-      counts[verdictOf(match)]++;
-      known++;
-    }
-  const range = state.ranges.match?.join();
+  const counts = Object.fromEntries(Object.keys(data.verdicts).map((verdict) => [verdict, 0]));
+  let known = 0,
+    withheld = 0;
+  numbers.match.forEach((match, row) => {
+    if (match !== match) return;
+    known++;
+    if (texts.verdict[row]) counts[texts.verdict[row]]++;
+    else withheld++;
+  });
+  $("withheld").hidden = !withheld;
+  $("withheld").textContent = `${withheld.toLocaleString("en")} without a verdict; their warnings say why`;
   $("tiles").replaceChildren(
     ...Object.entries(counts).map(([verdict, count]) => {
-      const tile = make("button", `tile ${verdict}`);
-      const on = range === VERDICTS[verdict].join();
+      const tile = make("button", `tile ${classOf(verdict)}`);
+      const on = state.verdict === verdict;
       tile.type = "button";
       tile.setAttribute("aria-pressed", String(on));
       const share = known ? Math.round((100 * count) / known) : 0;
       tile.append(make("b", "", count.toLocaleString("en")), ` ${verdict} `, make("small", "", `${share} %`));
       tile.addEventListener("click", () => {
-        if (on) delete state.ranges.match;
-        else state.ranges.match = VERDICTS[verdict];
+        state.verdict = on ? "" : verdict;
         refresh();
       });
       return tile;
@@ -668,7 +673,7 @@ function start() {
     refresh();
   });
   $("clear").addEventListener("click", () => {
-    Object.assign(state, { search: "", system: "", failed: false, ranges: {} });
+    Object.assign(state, { search: "", system: "", failed: false, verdict: "", ranges: {} });
     $("search").value = "";
     $("system").value = "";
     $("failed").checked = false;
