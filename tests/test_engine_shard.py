@@ -721,6 +721,20 @@ def test_an_error_of_a_web_server_is_not_a_missing_file(tmp_path, status, messag
         stores.mark("http://127.0.0.1:9/a.tar")
 
 
+def test_a_web_server_that_sends_whole_files_only_is_read(tmp_path):
+    source = write_distinct(tmp_path / "00000.tar", 200)
+    contents = {"/00000.tar": source.read_bytes()}
+    with web_server(lambda path: (200, contents[path]) if path in contents else (404, b"")) as address:
+        assert score_shard(TOY, f"{address}/00000.tar", tmp_path / "web.parquet").rows == 200
+        assert not score_shard(TOY, f"{address}/00000.tar", tmp_path / "web.parquet").fresh
+        contents["/00000.tar"] = write_distinct(tmp_path / "00000.tar", 199).read_bytes()
+        with pytest.raises(RunError, match="was changed"):
+            score_shard(TOY, f"{address}/00000.tar", tmp_path / "web.parquet")
+    score_shard(TOY, write_distinct(source, 200), tmp_path / "local.parquet")
+    web, local = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("web", "local"))
+    assert web.equals(local)
+
+
 def test_metadata_of_a_failing_web_server_is_not_left_out(tmp_path):
     statuses = {"/a.parquet": 503, "/b.parquet": 404, "/c.parquet": 403, "/d.parquet": 200}
     with web_server(lambda path: (statuses[path], b"content")) as address:

@@ -1,7 +1,7 @@
 """Access to local and remote files: paths, addresses such as s3://bucket/key, and shard patterns."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape, glob
 from hashlib import blake2b, file_digest
@@ -31,6 +31,7 @@ from msdscore.io.files import TEMPORARY, base_name, is_address, replacing, split
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
 _WEB = ("http://", "https://")
 _BLOCK = 1 << 16
+_VERSIONS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "created")  # as stores call them
 _COMPARED = 1 << 20  # bytes of two files that are compared at once
 _BLOCKS = 4  # of a file, hashed for its mark
 # Object stores write objects atomically; elsewhere a rename is needed.
@@ -131,22 +132,37 @@ def parent(name: str) -> str:
 def mark(name: str, *, verify: bool = False) -> str:
     """Return a mark of a file, `CONTENT@TIME`: a hash of its size and four blocks, and its modification time.
 
-    A store may have an ETag instead of the time. With `verify` a hash of all bytes follows, after a `#`.
+    A store may have an ETag instead of the time. With `verify` a hash of all bytes follows, after a `#`. Of a web
+    server that only sends whole files, only the first block is read.
     """
-    with _as_input_error(name), reading(name) as file:
-        size = file.seek(0, SEEK_END)
-        digest = blake2b(b"%d\n" % size, digest_size=16)
-        for number in range(_BLOCKS):
-            file.seek(max(size - _BLOCK, 0) * number // (_BLOCKS - 1))
-            digest.update(file.read(_BLOCK))
-        file.seek(0)
-        whole = f"#{file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()}" if verify else ""
-        if not is_address(name):
-            return f"{digest.hexdigest()}@{Path(name).stat().st_mtime_ns}{whole}"
-        fs, path = open_store(name)
-        info = fs.info(path)
-        versions = (info.get(key) for key in ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created"))
+    with _as_input_error(name):
+        info: Mapping[str, Any] = {}
+        if is_address(name):
+            fs, path = open_store(name)
+            info = fs.info(path)
+        versions = (info.get(key) for key in _VERSIONS)
         version = next((str(value).strip('"').replace(" ", "T") for value in versions if value), "-")
+        try:
+            with reading(name) as file:
+                size, digest = file.seek(0, SEEK_END), blake2b(digest_size=16)
+                digest.update(b"%d\n" % size)
+                for number in range(_BLOCKS):
+                    file.seek(max(size - _BLOCK, 0) * number // (_BLOCKS - 1))
+                    digest.update(file.read(_BLOCK))
+                file.seek(0)
+                whole = f"#{file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()}" if verify else ""
+        except ValueError as error:
+            if "range requests" not in str(error):
+                raise
+            with fs.open(path, "rb", block_size=0) as stream:  # read from the beginning, as it arrives
+                digest = blake2b(b"%d\n" % (info.get("size") or 0), digest_size=16)
+                digest.update(stream.read(_BLOCK))
+                if verify or version == "-":
+                    while block := stream.read(_COMPARED):
+                        digest.update(block)
+                whole = ""
+        if not is_address(name):
+            version = str(Path(name).stat().st_mtime_ns)
         return f"{digest.hexdigest()}@{version}{whole}"
 
 
