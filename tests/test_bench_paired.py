@@ -1,6 +1,7 @@
 """Paired comparisons of two metrics: by hand, under the null hypothesis, and across result files."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,12 @@ from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling
 from msdscore.scorer import Scorer
 from msdscore_lab.benchmarks.base import Battle, Pair, Rated
+from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.registry import load
 from msdscore_lab.benchmarks.results.compare import compare_sides, open_side
-from msdscore_lab.benchmarks.results.grids import comparison_grid, markdown, result_grids
-from msdscore_lab.benchmarks.results.result import item_table, items_of, read_result
-from msdscore_lab.benchmarks.results.tables import render
+from msdscore_lab.benchmarks.results.grids import comparison_grid, markdown, result_grids, screen_grids
+from msdscore_lab.benchmarks.results.result import item_table, items_of, read_result, to_json
+from msdscore_lab.benchmarks.results.tables import render, select_columns
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore_lab.benchmarks.run.runner import run_benchmark
 
@@ -189,7 +191,10 @@ def test_values_of_a_result_have_their_types(crepe, tmp_path, change):
 def test_tables_in_every_format(crepe):
     grids = result_grids([read_result(crepe)])
     text = markdown(grids[0])
-    assert "| metric | accuracy/mean | 95 % interval | wrong image | matched length | accuracy/replace_att |" in text
+    assert (
+        "| accuracy/mean | 95 % interval | wrong image | matched length | ties | missing | accuracy/replace_att |"
+        in text
+    )
     assert "- cosine: `cosine|enc:toy@1|" in text
     tex = render(grids, "latex")
     assert r"cosine & " in tex
@@ -207,6 +212,34 @@ def test_tables_in_every_format(crepe):
         render(grids, "html")
 
 
+def test_best_values_follow_the_direction_of_their_figure(crepe, tmp_path):
+    result = read_result(crepe)
+    first, second = (
+        replace(metric, figures=(
+            *metric.figures, Figure("place of Human", place, None, 4, scale=1, direction=-1),
+            Figure("mean/Human", place, None, 4, scale=1, direction=0),
+        ))
+        for metric, place in zip(result.metrics[:2], (4.0, 1.0), strict=True)
+    )  # fmt: skip
+    ranked = replace(result, metrics=(first, second))
+    grid = result_grids([ranked])[0]
+    place, mean = grid.columns.index("place of Human ↓"), grid.columns.index("mean/Human")
+    assert [cell for cell in sorted(grid.best) if cell[1] in (place, mean)] == [(1, place)]
+    figures = screen_grids([ranked])[1]
+    assert [cell for cell in sorted(figures.best) if cell[0] >= len(figures.rows) - 2] == [(len(figures.rows) - 2, 3)]
+    assert select_columns(grid, ["place of Human"]).rows[1] == (second.title, "1.00")
+    (tmp_path / "ranked.json").write_text(to_json(ranked))
+    assert read_result(tmp_path / "ranked.json").metrics[0].figures[-2].direction == -1
+
+
+def test_a_table_has_the_headline_by_default(crepe):
+    short, every = (invoke("table", crepe, *more).stdout.splitlines() for more in ((), ("--columns", "all")))
+    head = "| metric | accuracy/mean | 95 % interval | wrong image | matched length | ties | missing |"
+    assert head in short
+    assert any(line.startswith(head) and "accuracy/replace_att" in line for line in every)
+    assert any("more figures: --columns all" in line for line in short)
+
+
 def test_table_columns_and_output_file(crepe, tmp_path):
     words = ["table", str(crepe), "-o", str(tmp_path / "t.tex"), "--columns", "accuracy/mean,interval,wrong image"]
     assert invoke(*words).exit_code == 0
@@ -218,7 +251,6 @@ def test_table_columns_and_output_file(crepe, tmp_path):
 
 
 def test_protocols_have_separate_tables(crepe):
-    from dataclasses import replace
 
     result = read_result(crepe)
     assert len(result_grids([result, replace(result, protocol="authors"), replace(result, limit=5)])) == 3

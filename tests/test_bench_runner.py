@@ -440,9 +440,13 @@ def test_unreadable_results_are_rejected(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(InputError, match="in format 3"):
         read_result(tmp_path / "other.json")
-    (tmp_path / "half.json").write_text('{"format": 3, "metrics": []}')
-    with pytest.raises(InputError, match="half.json: .*'benchmark'"):
+    (tmp_path / "half.json").write_text('{"format": 3, "metrics": [], "benchmark": "x"}')
+    with pytest.raises(InputError, match="half.json: is damaged"):
         read_result(tmp_path / "half.json")
+    (tmp_path / "half.parquet").write_bytes(b"PAR1\xff")
+    for name, hint in (("half", "use .*half.json"), ("scored", "rank-captioners")):
+        with pytest.raises(InputError, match=rf"{name}.parquet: expected a result .*\.json.*; .*{hint}"):
+            read_result(tmp_path / f"{name}.parquet")
 
 
 def test_unknown_metric_of_a_result_lists_the_known_ones(tmp_path, scorer):

@@ -26,7 +26,7 @@ class TableOptions:
     against: str = option(INPUT, "", help="With --overview: mark significant differences from this metric.")
     quoted: bool = option(INPUT, False, "--quoted", help="With --overview: include published values.")
     columns: str = option(
-        OUTPUT, "", help="Columns of the tables, separated by commas; default: all, of a ranking the score."
+        OUTPUT, "", help="Columns of the tables, separated by commas, or all; default: the headline, or the score."
     )
     style: lab_options.TableStyle = ""
     output: Path | None = option(
@@ -80,14 +80,13 @@ def _result_grids(paths: list[Path], chosen: TableOptions, samples: int) -> "lis
     from msdscore_lab.benchmarks.results.result import read_result
     from msdscore_lab.benchmarks.results.tables import select_columns
 
-    read = {path: read_result(path) for path in paths}
+    read, columns = {path: read_result(path) for path in paths}, lab_options.names_in(chosen.columns)
     if chosen.overview:
         opened, how = [(result, path.parent) for path, result in read.items()], Resampling(samples=samples)
         grids = [overview(opened, against=chosen.against, quoted=chosen.quoted, how=how)]
     else:
-        grids = result_grids(list(read.values()))
-    columns = lab_options.names_in(chosen.columns)
-    return [select_columns(grid, columns) for grid in grids] if columns else grids
+        grids = result_grids(list(read.values()), every=bool(columns))
+    return [select_columns(grid, columns) for grid in grids] if columns not in ([], ["all"]) else grids
 
 
 def compare(

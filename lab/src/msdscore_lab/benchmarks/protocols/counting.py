@@ -34,6 +34,7 @@ class Figure:
     skipped: int = 0
     scale: int = 100  # factor for printing: per cent, or 1 for points
     spread: float | None = None  # standard deviation over several draws of the benchmark
+    direction: int = 1  # 1: higher values are better, -1: lower ones, 0: neither
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Statistic:
     measure: Callable[[Floats], Measured]
     compared: bool = True
     scale: int = 100
+    direction: int = 1  # 1: higher values are better, -1: lower ones, 0: neither
 
     def figure(self, sheet: "Sheet[ItemT]") -> Figure:
         """Return the figure of a sheet's first score column, with its interval."""
@@ -64,7 +66,7 @@ class Statistic:
         measured, known = self.measure(scores), scores[~np.isnan(scores)]
         ties = measured.ties or len(known) - len(np.unique(known))
         counted = sheet.figure(self.name, measured.value, measured.n, ties=ties, missing=measured.missing)
-        return replace(counted, scale=self.scale)
+        return replace(counted, scale=self.scale, direction=self.direction)
 
 
 @dataclass(frozen=True, slots=True)

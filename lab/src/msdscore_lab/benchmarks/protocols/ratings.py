@@ -59,10 +59,11 @@ def thumb(items: Items) -> list[Statistic]:
         ]
     names = list(dict.fromkeys(systems.tolist()))
     if HUMAN in names:
-        statistics.append(Statistic("place of Human", partial(_human_rank, systems), compared=False, scale=1))
+        rank = partial(_human_rank, systems)
+        statistics.append(Statistic("place of Human", rank, compared=False, scale=1, direction=-1))
     for name in names:
         measure = partial(_scaled_mean, np.flatnonzero(systems == name))
-        statistics.append(Statistic(f"mean/{name}", measure, compared=False, scale=1))
+        statistics.append(Statistic(f"mean/{name}", measure, compared=False, scale=1, direction=0))
     return statistics
 
 

@@ -36,14 +36,19 @@ class Grid:
     exact: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
 
-def result_grids(results: Sequence[Result]) -> list[Grid]:
-    """Return one grid per benchmark, protocol and set of items, so that no column mixes protocols."""
+def result_grids(results: Sequence[Result], *, every: bool = True) -> list[Grid]:
+    """Return one grid per benchmark, protocol and set of items, with `every` figure or only the headline."""
+    return [_result_grid(group, every=every) for group in _groups(results)]
+
+
+def _groups(results: Sequence[Result]) -> list[list[Result]]:
+    """Return the results in groups, so that no column mixes protocols or sets of items."""
     groups: dict[tuple[object, ...], list[Result]] = defaultdict(list)
     for result in results:
         options = tuple(sorted((name, str(value)) for name, value in result.options.items()))
         same = (result.title, result.protocol, result.items, result.counted, result.limit, result.seed, options)
         groups[same].append(result)
-    return [_result_grid(group) for group in groups.values()]
+    return list(groups.values())
 
 
 def comparison_grid(comparison: MetricComparison) -> Grid:
@@ -105,23 +110,18 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def screen_grids(results: Sequence[Result]) -> list[Grid]:
-    """Return the grids of `result_grids` for a terminal: headlines, then all figures with the number of items of each.
+    """Return the short grids of `result_grids`, then all figures with the number of items of each.
 
     Figures are rows in the second grid, so that both fit 100 columns with the usual metrics.
     """
     grids = []
-    for grid in result_grids(results):
-        head = grid.columns.index("missing") - 1
-        first = grid.columns.index("matched length") + 1
-        selected = [*range(first), head, head + 1]
-        best = frozenset((row, selected.index(column)) for row, column in grid.best if column in selected)
-        rows = tuple((row[0].removeprefix("length alone "), *(row[at] for at in selected[1:])) for row in grid.rows)
-        columns = tuple(grid.columns[column] for column in selected)
-        grids.append(replace(grid, columns=columns, rows=rows, best=best))
-        if head > first:  # several figures: the notes are below the second grid
-            figures = _figures_grid([result for result in results if _grid_title(result) == grid.title])
-            grids[-1] = replace(grids[-1], notes=())
-            grids.append(replace(figures, notes=(*figures.notes, *grid.notes)))
+    for grid, group in zip(result_grids(results, every=False), _groups(results), strict=True):
+        rows = tuple((row[0].removeprefix("length alone "), *row[1:]) for row in grid.rows)
+        figures = _figures_grid(group)
+        if len(figures.rows) > 1:  # the notes are below the second grid
+            grids += [replace(grid, rows=rows, notes=()), replace(figures, notes=(*figures.notes, *grid.notes))]
+        else:
+            grids.append(replace(grid, rows=rows))
     return grids
 
 
@@ -134,8 +134,8 @@ def _figures_grid(results: Sequence[Result]) -> Grid:
         known = {column: figure for column, figure in enumerate(figures, start=2) if figure is not None}
         n = max(figure.n for figure in known.values())
         few += [f"{name} ({n})"] if n < FEW_ITEMS else []
-        rows.append((name, str(n), *map(number, figures)))
-        best |= {(row, column) for column in _highest({at: figure.value for at, figure in known.items()})}
+        rows.append((_figure_title(metrics, name), str(n), *map(number, figures)))
+        best |= {(row, column) for column in _best(known)}
     notes = (f"fewer than {FEW_ITEMS} items: {', '.join(few)}",) if few else ()
     return Grid("", ("figure", "n", *(metric.title for metric in metrics)), tuple(rows), notes, frozenset(best))
 
@@ -144,14 +144,15 @@ def _figure_names(metrics: Sequence[MetricResult]) -> list[str]:
     return list(dict.fromkeys(figure.name for metric in metrics for figure in metric.figures))
 
 
-def _result_grid(results: Sequence[Result]) -> Grid:
+def _result_grid(results: Sequence[Result], *, every: bool) -> Grid:
     first, metrics = results[0], [metric for result in results for metric in result.metrics]
-    names, settings = _figure_names(metrics) or ["figure"], _settings(results)
+    headline, *others = _figure_names(metrics) or ["figure"]
+    names = [headline, *(others if every else ())]
     # Columns that identify a metric besides its title, by signature.
     labels: dict[str, dict[str, str]] = {}
     if len({result.encoder for result in results}) > 1:
         labels["encoder"] = {metric.signature: metric.encoder or NONE for metric in metrics}
-    if settings:
+    if settings := _settings(results):
         labels["settings"] = settings
     rows = [
         (metric.title, *(label.get(metric.signature, NONE) for label in labels.values()), *_cells(metric, names))
@@ -159,31 +160,37 @@ def _result_grid(results: Sequence[Result]) -> Grid:
     ]
     if first.length is not None:
         rows.append((first.length.label, *[NONE] * len(labels), *_cells(first.length, names)))
-    columns = (
-        "metric", *labels, names[0], "95 % interval", "wrong image", "matched length", *names[1:], "ties", "missing",
-    )  # fmt: skip
-    best = _best_cells(metrics, names, len(labels))
-    return Grid(_grid_title(first), columns, tuple(rows), tuple(_notes(results)), best)
+    head, *rest = (_figure_title(metrics, name) for name in names)
+    columns = ("metric", *labels, head, *_BESIDES, *rest)
+    notes = [*_notes(results), *([f"{len(others)} more figures: --columns all"] if others and not every else [])]
+    title = f"{first.title}, {first.protocol} ({counted(first)} items, {first.images} images)"
+    return Grid(title, columns, tuple(rows), tuple(notes), _best_cells(metrics, names, len(labels)))
 
 
-def _grid_title(result: Result) -> str:
-    return f"{result.title}, {result.protocol} ({counted(result)} items, {result.images} images)"
+_BESIDES = ("95 % interval", "wrong image", "matched length", "ties", "missing")  # columns after the headline
+
+
+def _figure_title(metrics: Sequence[MetricResult], name: str) -> str:
+    """Return the name of a figure, marked if lower values are better."""
+    figure = next((figure for metric in metrics if (figure := metric.figure(name))), None)
+    return f"{name} ↓" if figure and figure.direction < 0 else name
 
 
 def _best_cells(metrics: Sequence[MetricResult], names: Sequence[str], labels: int) -> frozenset[tuple[int, int]]:
-    """Return the cells of the highest value of each figure, if several metrics have it."""
+    """Return the cells of the best value of each figure, if several metrics have it."""
     best = set()
     for index, name in enumerate(names):
-        values = {row: figure.value for row, metric in enumerate(metrics) if (figure := metric.figure(name))}
-        column = 1 + labels + (0 if index == 0 else index + 3)  # after interval, wrong image and matched length
-        best |= {(row, column) for row in _highest(values) if len(values) > 1}
+        known = {row: figure for row, metric in enumerate(metrics) if (figure := metric.figure(name))}
+        column = 1 + labels + (0 if index == 0 else index + len(_BESIDES))
+        best |= {(row, column) for row in _best(known) if len(known) > 1}
     return frozenset(best)
 
 
-def _highest(values: Mapping[int, float]) -> list[int]:
-    """Return the keys of the highest value; none if all values are NaN."""
-    highest = max((value for value in values.values() if value == value), default=None)
-    return [key for key, value in values.items() if value == highest]
+def _best(figures: Mapping[int, Figure]) -> list[int]:
+    """Return the keys of the best value of a figure; none if all are NaN, or the figure has no better direction."""
+    values = {key: figure.direction * figure.value for key, figure in figures.items() if figure.value == figure.value}
+    best = max(values.values(), default=None)
+    return [key for key, value in values.items() if value == best and figures[key].direction]
 
 
 def counted(result: Result) -> str:
@@ -229,7 +236,7 @@ def _cells(metric: MetricResult, names: Sequence[str]) -> list[str]:
         interval = f"[{_format(ends.low, headline.scale)}, {_format(ends.high, headline.scale)}]"
     rest = [number(metric.figure(name)) for name in names[1:]]
     counts = [str(headline.ties) if headline else NONE, str(metric.missing)]
-    return [number(headline), interval, number(wrong) + tied, number(metric.matched), *rest, *counts]
+    return [number(headline), interval, number(wrong) + tied, number(metric.matched), *counts, *rest]
 
 
 def _format(value: float, scale: int) -> str:
@@ -345,11 +352,11 @@ def _marked(figure: Figure | None, mark: bool) -> str:
 
 
 def _best_headlines(cells: Cells, columns: Sequence[Column]) -> frozenset[tuple[int, int]]:
-    """Return the cells with the highest headline of each benchmark."""
+    """Return the cells with the best headline of each benchmark."""
     best = set()
     for column_index, column in enumerate(columns, start=1):
-        values = {row: row_cells[column].value for row, row_cells in enumerate(cells.values()) if column in row_cells}
-        best |= {(row, column_index) for row in _highest(values)}
+        known = {row: row_cells[column] for row, row_cells in enumerate(cells.values()) if column in row_cells}
+        best |= {(row, column_index) for row in _best(known)}
     return frozenset(best)
 
 

@@ -148,6 +148,10 @@ def to_json(result: Result) -> str:
 
 def read_result(path: Path) -> Result:
     """Read a result written by `to_json`."""
+    if path.suffix.lower() in (".parquet", ".jsonl", ".csv"):  # scores of `bench`, or a file of `score`
+        beside = path.with_suffix(".json")
+        hint = f"use {beside}" if is_result(beside) else "compare scored files with `msdscore rank-captioners`"
+        raise InputError(f"{path}: expected a result of `msdscore bench` (.json), got scores; {hint}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -200,7 +204,8 @@ def from_plain(kind: Any, value: Any) -> Any:
     if get_origin(kind) is tuple:
         return tuple(from_plain(get_args(kind)[0], item) for item in value)
     if is_dataclass(kind):
-        return kind(**{name: from_plain(hint, value[name]) for name, hint in get_type_hints(kind).items()})  # type: ignore[operator]
+        hints = get_type_hints(kind).items()  # fields that an earlier version did not write have their defaults
+        return kind(**{name: from_plain(hint, value[name]) for name, hint in hints if name in value})  # type: ignore[operator]
     if kind in (str, int) and type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, got {value!r}")
     return math.nan if value is None and kind is float else value

@@ -118,7 +118,7 @@ def render(grids: Sequence[Grid], style: str) -> str:
 
 def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
     """Return the grid with its first column and the named columns; `interval` selects the columns of intervals."""
-    headings = ["interval" if heading.endswith("interval") else heading for heading in grid.columns]
+    headings = ["interval" if name.endswith("interval") else name.removesuffix(" ↓") for name in grid.columns]
     for name in names:
         if name not in headings:
             raise unknown_name("column", name, headings[1:])
