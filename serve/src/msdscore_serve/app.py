@@ -1,14 +1,15 @@
 """The ASGI application: routes, page, lifespan, and one format for all errors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msdscore.core.evidence import ZERO
+from pydantic import BaseModel
+
 from msdscore.errors import MissingExtraError, RowError, require
 from msdscore.explain.explanation import Explanations, encoded
 from msdscore.explain.look import PRESENTATIONS
@@ -28,6 +29,7 @@ from msdscore_serve.reading import (
     read_form,
     read_items,
     reject_unknown,
+    validate,
 )
 from msdscore_serve.service import Service
 from msdscore_serve.settings import RequestError, ServeSettings
@@ -104,7 +106,7 @@ def _add_api(app: "FastAPI", service: Service) -> None:
     for name, handler, model, summary in routes:
         app.add_api_route(
             f"/v1/{name}",
-            _limited(handler, service, {parameter["name"] for parameter in schema.PARAMETERS.get(name, ())}),
+            _limited(handler, service, schema.QUERIES.get(name)),
             methods=["POST"],
             response_model=model,
             responses=schema.responses_of(name),
@@ -146,16 +148,16 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str) -> None:
         return Response(service.metrics.text(), media_type=service.metrics.content_type)
 
 
-def _limited(handler: Handler, service: Service, parameters: Collection[str]) -> Callable[..., Awaitable[Any]]:
+def _limited(handler: Handler, service: Service, query: type[BaseModel] | None) -> Callable[..., Awaitable[Any]]:
     """Wrap a handler so that it is cancelled after the time limit or when the caller disconnects.
 
-    A request with another query parameter than `parameters` is rejected.
+    A request with another query parameter than those of `query` is rejected.
     """
     from fastapi import Request, Response
     from starlette.requests import ClientDisconnect
 
     async def route(request: Request) -> Any:
-        reject_unknown("query parameter", request.query_params, parameters)
+        reject_unknown("query parameter", request.query_params, query.model_fields if query else ())
         if len(request.query_params) < len(request.query_params.multi_items()):
             raise RequestError(422, "a query parameter is repeated; send every parameter once")
         try:
@@ -190,9 +192,11 @@ async def _score(request: "Request", service: Service, *, together: bool) -> dic
 async def _explain(request: "Request", service: Service) -> Any:
     from fastapi.responses import JSONResponse
 
-    together, parts = _flag(request, "set"), _parts(request)
+    query = validate(schema.ExplainQuery, dict(request.query_params))
+    fields = frozenset(query.fields.split(","))
+    parts = Parts(fields | {"words", "maps", "look"} if "all" in fields else fields, query.doubt)
     requested = await read_items(request, service.settings, service.images)
-    items = await _unless_gone(request, service.explain(requested, parts, together=together))
+    items = await _unless_gone(request, service.explain(requested, parts, together=query.set))
     rows = [explanation["score"] for item in items for explanation in item["explanations"] if explanation]
     # Not validated: checking thousands of plain numbers against the model takes a tenth of the response time.
     return JSONResponse({"signature": _signature(service, requested, rows), "items": items})
@@ -224,10 +228,7 @@ def _rewards(read: RewardItems, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
 async def _figure(request: "Request", service: Service) -> Any:
     from fastapi import Response
 
-    kind = request.query_params.get("kind", "png")
-    if kind not in schema.FIGURES:
-        raise RequestError(422, f"kind: expected one of {', '.join(schema.FIGURES)}")
-    together = _flag(request, "set")
+    query = validate(schema.FigureQuery, dict(request.query_params))
     requested = await read_items(request, service.settings, service.images)
     if len(requested) != 1:
         raise RequestError(422, f"items: a figure shows one image, got {len(requested)}")
@@ -236,15 +237,15 @@ async def _figure(request: "Request", service: Service) -> Any:
         if explanations is None:
             raise RequestError(422, next(iter(reasons.values())))
         try:
-            return encoded(explanations.items, kind)
+            return encoded(explanations.items, query.kind)
         except MissingExtraError as error:
             raise RequestError(501, str(error)) from error
 
     try:
-        content = await _unless_gone(request, service.figure(requested[0], draw, together=together))
+        content = await _unless_gone(request, service.figure(requested[0], draw, together=query.set))
     except RowError as error:
         raise RequestError(422, str(error)) from error
-    return Response(content, media_type=schema.FIGURES[kind])
+    return Response(content, media_type=schema.FIGURES[query.kind])
 
 
 async def _images(request: "Request", service: Service) -> dict[str, str]:
@@ -252,31 +253,6 @@ async def _images(request: "Request", service: Service) -> dict[str, str]:
     if file is None:
         raise RequestError(422, "expected a file named image")
     return {"image": await service.images.add(file)}
-
-
-def _flag(request: "Request", name: str) -> bool:
-    """Parse a boolean query parameter."""
-    value = request.query_params.get(name, "false").lower()
-    if value not in ("true", "false", "1", "0"):
-        raise RequestError(422, f"{name}: expected true or false, got {value[:40]!r}")
-    return value in ("true", "1")
-
-
-def _parts(request: "Request") -> Parts:
-    """Parse which parts of an explanation to return."""
-    given = request.query_params.get("fields", "all")
-    fields = {name.strip() for name in given.split(",")}
-    if not fields <= set(schema.FIELDS):
-        raise RequestError(422, f"fields: expected some of {', '.join(schema.FIELDS)}, got {given[:80]!r}")
-    text = request.query_params.get("doubt", str(ZERO))
-    try:
-        doubt = float(text)
-    except ValueError:
-        doubt = 0.0
-    if not 0 < doubt < 1:
-        raise RequestError(422, f"doubt: expected a number between 0 and 1, got {text[:40]!r}")
-    chosen = {"words", "maps", "look"} if "all" in fields else fields
-    return Parts(frozenset(chosen), doubt)
 
 
 def _signature(service: Service, requested: Sequence[RequestItem], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -93,8 +93,8 @@ class Stored:
 async def read_items(request: "Request", settings: ServeSettings, stored: Stored) -> list[RequestItem]:
     """Read the images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
-        file, fields = await read_form(request, "image", settings, fields=("caption", "captions", "reference"))
-        captions = [*fields.get("caption", ()), *fields.get("captions", ())]
+        file, fields = await read_form(request, "image", settings, fields=("caption", "reference"))
+        captions = fields.get("caption", [])
         if file is None or not captions:
             raise RequestError(422, "expected a file named image and at least one field named caption")
         check_captions(captions, settings)
@@ -121,7 +121,7 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored) -> list
         for item in items
     ]
     if not many and requested[0].error:
-        raise RequestError(422, requested[0].error)
+        raise RequestError(404 if requested[0].name else 422, requested[0].error)
     return requested
 
 
@@ -306,7 +306,8 @@ def _item(
         if image is None:
             raise ValueError("expected an image, got null")
         if image.startswith(PREFIX):
-            return replace(item, image=stored.get(image), name=image, too_long=too_long)
+            item = replace(item, name=image)
+            return replace(item, image=stored.get(image), too_long=too_long)
         return replace(item, image=decode_image(image), too_long=too_long)
     except ValueError as error:
         return replace(item, error=f"image: {error}")

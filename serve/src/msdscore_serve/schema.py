@@ -35,6 +35,17 @@ class Item(BaseModel):
     ] = []
 
 
+_BASE64 = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+# Not a pattern of pydantic, which would search the whole image.
+_ENCODED = {"pattern": f"^(sha256:[0-9a-f]{{64}}|(data:[a-z/+.-]*;base64,)?{_BASE64})$"}
+
+
+class SingleItem(Item):
+    """One image and its captions, and nothing else: an image that is not valid base64 is an error of the request."""
+
+    image: Annotated[Image, Field(json_schema_extra=_ENCODED)]
+
+
 class Items(BaseModel):
     """Several images, each with its captions."""
 
@@ -60,7 +71,32 @@ class RewardRequest(BaseModel):
     guard: Annotated[float, Field(ge=0, allow_inf_nan=False)] = GUARD
 
 
-_PARSED_MODELS = (Item, Items, RewardRequest)
+_PARSED_MODELS = (SingleItem, Items, RewardRequest)
+_Set = Annotated[bool, Field(description="Score the captions as one candidate set (Soft-MSD) instead of separately.")]
+
+
+class FigureQuery(BaseModel):
+    """Query of /v1/figure."""
+
+    kind: Literal["png", "svg", "pdf", "html", "json"] = "png"
+    set: _Set = False
+
+
+class ExplainQuery(BaseModel):
+    """Query of /v1/explain; `words` are score, words and suggestions, under 2 kB per caption."""
+
+    set: _Set = False
+    fields: Annotated[
+        str,
+        Field(
+            pattern=r"^(words|maps|look|all)(,(words|maps|look|all))*$",
+            description="Parts to return, separated by commas: `words`, `maps`, `look` (colours and scales), or `all`.",
+        ),
+    ] = "all"
+    doubt: Annotated[
+        float,
+        Field(gt=0, lt=1, description="Words with a p-value below this are `doubtful`: likely wrong, or to check."),
+    ] = ZERO
 
 
 class ScoredCaption(BaseModel):
@@ -177,6 +213,7 @@ _PROBLEMS = {
     400: "Malformed HTTP request.",
     401: "Missing or wrong token.",
     403: "Foreign host name, or a request from a page of another site.",
+    404: "Unknown image: send it to /v1/images again.",
     408: "The request body stalled.",
     413: "A limit of the service is exceeded.",
     415: "Unsupported content type.",
@@ -188,34 +225,13 @@ JSON, FORM = "application/json", "multipart/form-data"
 _FILE = {"type": "string", "format": "binary"}
 _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _LINES = {"type": "array", "items": {"type": "string"}, "description": "Human captions."}
-_KIND: dict[str, Any] = {
-    "name": "kind",
-    "in": "query",
-    "schema": {"type": "string", "enum": list(FIGURES), "default": "png"},
-}
-_SET: dict[str, Any] = {
-    "name": "set",
-    "in": "query",
-    "schema": {"type": "boolean", "default": False},
-    "description": "Score the captions as one candidate set (Soft-MSD) instead of separately.",
-}
-FIELDS = ("words", "maps", "look", "all")  # parts of an explanation that can be requested
-_FIELDS: dict[str, Any] = {
-    "name": "fields",
-    "in": "query",
-    "schema": {"type": "string", "default": "all", "examples": ["words", "words,look"]},
-    "description": (
-        "Parts to return, separated by commas: `words` (score, words, suggestions, under 2 kB per caption), `maps` "
-        "(patches and maps), `look` (colours, and scales of the maps), or `all`."
-    ),
-}
-_DOUBT: dict[str, Any] = {
-    "name": "doubt",
-    "in": "query",
-    "schema": {"type": "number", "default": ZERO, "exclusiveMinimum": 0, "exclusiveMaximum": 1},
-    "description": "Words with a p-value below this are `doubtful`: likely wrong, or to check.",
-}
-PARAMETERS = {"figure": [_KIND, _SET], "explain": [_SET, _FIELDS, _DOUBT]}  # of the query
+QUERIES: dict[str, type[BaseModel]] = {"figure": FigureQuery, "explain": ExplainQuery}
+
+
+def _parameters_of(route: str) -> list[dict[str, Any]]:
+    """Return the query parameters of a route, for the OpenAPI document."""
+    fields = QUERIES[route].model_json_schema()["properties"] if route in QUERIES else {}
+    return [{"name": name, "in": "query", "schema": schema} for name, schema in fields.items()]
 
 
 def request_of(route: str) -> dict[str, Any]:
@@ -229,12 +245,11 @@ def request_of(route: str) -> dict[str, Any]:
     }
     body = bodies.get(route, {JSON: {"anyOf": [item, items]}, **image})
     content = {kind: {"schema": schema} for kind, schema in body.items()}
-    extra = {"parameters": PARAMETERS[route]} if route in PARAMETERS else {}
-    return {"requestBody": {"required": True, "content": content}, **extra}
+    return {"requestBody": {"required": True, "content": content}, "parameters": _parameters_of(route)}
 
 
 def _form(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "required": required, "properties": properties}
+    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
 def responses_of(route: str) -> dict[int | str, dict[str, Any]]:
@@ -258,8 +273,9 @@ def complete_openapi(app: "FastAPI", *, token: bool, open_paths: frozenset[str])
         components = document.setdefault("components", {})
         for model in _PARSED_MODELS:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schema.pop("$defs", None)
-            components.setdefault("schemas", {}).setdefault(model.__name__, schema)
+            schemas = components.setdefault("schemas", {})
+            for name, part in {model.__name__: schema, **schema.pop("$defs", {})}.items():
+                schemas.setdefault(name, part)
         document["tags"] = [{"name": name, "description": text} for name, text in GROUPS.items()]
         if not token:
             return document
