@@ -1,9 +1,10 @@
 """Simulation of many GPUs from the measured rate of one: workers that fail, are slow and share one store.
 
-python perf/simulate.py [--workers 64] [--rows 1e9] [--rate 1658] [--store 10]
+python perf/simulate.py [--workers 64] [--rows 1e9] [--rate 1658] [--store 10] [--price 3]
 
 Every free worker takes the next shard, as `msdscore score --workers` and Ray do. Its rate is that of one process from
-tars to Parquet on an H200 (docs/performance.md). A worker that fails loses its shard and restarts; slow workers run at
+tars to Parquet on an H200 (docs/performance.md). First the bill is printed: GPU hours, their price at `--price` per
+hour, and what all workers together read, compared with the store. A worker that fails loses its shard and restarts; slow workers run at
 half the rate; the store provides `--store` GB/s in total. Shards are independent, so nothing else is shared. The table
 shows the hours of a run, its efficiency relative to the ideal, and where the remaining time was spent.
 """
@@ -66,7 +67,8 @@ def main():
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--rows", type=float, default=1e9)
     parser.add_argument("--rate", type=float, default=1658)
-    parser.add_argument("--store", type=float, default=10.0, help="GB/s")
+    parser.add_argument("--store", type=float, default=10.0, help="GB/s that the store can send")
+    parser.add_argument("--price", type=float, default=3.0, help="of one GPU for one hour")
     args = parser.parse_args()
     plain = {"workers": args.workers, "rows": args.rows, "rate": args.rate, "store": 1e9 * args.store}
     cases = {
@@ -80,7 +82,12 @@ def main():
         },
     }  # fmt: skip
     ideal = args.rows / args.rate / args.workers / 3600
-    print(f"{args.workers} workers, {args.rows:.0e} pairs, ideal {ideal:.2f} hours\n")
+    hours, demand = args.rows / args.rate / 3600, args.workers * args.rate * PAIR / 1e9
+    print(
+        f"{args.rows:.0e} pairs / {args.rate:g} per second = {hours:.1f} GPU hours, which cost {hours * args.price:.0f}"
+    )
+    limit = "the store is the limit" if demand > args.store else "the GPUs are the limit"
+    print(f"{args.workers} workers: {ideal:.2f} hours at best; demand {demand:.1f} GB/s of {args.store:g}: {limit}\n")
     columns = ("", "hours", "of the ideal", "store", "failures", "starts", "laggards", "idle at the end")
     print(f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", sep="\n")
     for name, changed in cases.items():
