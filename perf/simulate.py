@@ -2,11 +2,11 @@
 
 python perf/simulate.py [--workers 64] [--rows 1e9] [--rate 1658] [--store 10] [--price 3]
 
-Every free worker takes the next shard, as `msdscore score --workers` and Ray do. Its rate is that of one process from
-tars to Parquet on an H200 (docs/performance.md). First the bill is printed: GPU hours, their price at `--price` per
-hour, and what all workers together read, compared with the store. A worker that fails loses its shard and restarts; slow workers run at
-half the rate; the store provides `--store` GB/s in total. Shards are independent, so nothing else is shared. The table
-shows the hours of a run, its efficiency relative to the ideal, and where the remaining time was spent.
+First the bill: GPU hours, their price at `--price` per hour, and what all workers read, compared with what the store
+sends. Then every free worker takes the next shard, as `msdscore score --workers` and Ray do. Its rate is that of one
+process from tars to Parquet on an H200 (docs/performance.md). A worker that fails loses its shard and restarts; slow
+workers run at half the rate; the store provides `--store` GB/s in total. Shards are independent, so nothing else is
+shared. The table shows the hours of a run, its efficiency relative to the ideal, and where the other time was spent.
 """
 
 import argparse
