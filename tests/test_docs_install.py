@@ -1,11 +1,14 @@
 """Every `pip install` line of the pages works in a fresh environment, from built wheels and a package registry."""
 
+import ast
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,8 @@ DISTRIBUTIONS = {"msdscore": ".", "msdscore-mini": "weights", "msdscore-torch": 
 
 def lines():
     """Return the arguments of all `pip install` lines, except those with an ellipsis or another registry."""
-    found = {line.strip() for page in [*PAGES, *NOTEBOOKS] for line in LINE.findall(page.read_text(encoding="utf-8"))}
+    pages = [*PAGES, *NOTEBOOKS, *(ROOT / "examples").rglob("*.yaml")]
+    found = {line.strip() for page in pages for line in LINE.findall(page.read_text(encoding="utf-8"))}
     return sorted(line for line in found if "…" not in line and "--index-url" not in line)
 
 
@@ -64,7 +68,75 @@ def fresh(folder):
 
 def test_install_lines_are_found():
     found = lines()
-    assert {"msdscore", "'msdscore[demo]'", ". ./weights", "'msdscore[trl]'"} <= set(found)
+    assert {
+        "msdscore",
+        "'msdscore[demo]'",
+        "./weights '.[files]'",
+        "'msdscore[trl]'",
+        "'msdscore[hf,ray]' s3fs",
+    } <= set(found)
+
+
+def requirements_of_errors():
+    """Yield the requirement in each call that raises an error with an install line, and the module."""
+    for folder in ("src", "backbones/src", "serve/src", "lab/src"):
+        for path in (ROOT / folder).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names = {node.targets[0].id: node.value.value for node in ast.walk(tree)
+                     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+                     and isinstance(node.value, ast.Constant)}  # fmt: skip
+            for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+                words = {word.arg: getattr(word.value, "value", names.get(getattr(word.value, "id", None)))
+                         for word in call.keywords}  # fmt: skip
+                called = getattr(call.func, "id", "")
+                if called == "require" and words.get("extra"):
+                    yield f"{words.get('of', 'msdscore')}[{words['extra']}]", path
+                elif called in ("missing_extra", "install_line") and isinstance(call.args[-1], ast.Constant):
+                    yield call.args[-1].value, path
+
+
+def test_requirements_of_errors_exist():
+    found = dict(requirements_of_errors())
+    assert {"msdscore[hf]", "msdscore[files]", "msdscore-lab[train]", "msdscore-mini"} <= found.keys()
+    for requirement, path in found.items():
+        name, _, extra = requirement.rstrip("]").partition("[")
+        project = tomllib.loads((ROOT / DISTRIBUTIONS[name] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        assert not extra or extra in project["optional-dependencies"], f"{path}: {requirement}"
+
+
+def test_install_line_is_that_of_the_checkout_or_of_the_registry(tmp_path):
+    shutil.copytree(ROOT / "src" / "msdscore", tmp_path / "site" / "msdscore")
+    info = tmp_path / "site" / "msdscore-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: msdscore\nVersion: 1\n")
+    code = "import sys; from msdscore.installation import install_line as f; print(*map(f, sys.argv[1:]), sep='\\n')"
+    wanted = ["msdscore[hf,ray]", "msdscore-lab", "msdscore-mini", "timm"]
+
+    def printed(folder):
+        # Without the packages of this environment.
+        command = [sys.executable, "-S", "-c", code, *wanted]
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout.splitlines()
+
+    plain = [
+        "pip install 'msdscore[hf,ray]'",
+        "pip install msdscore-lab",
+        "pip install msdscore-mini",
+        "pip install timm",
+    ]
+    weights, torch, lab = (ROOT / name for name in ("weights", "backbones", "lab"))
+    assert printed(tmp_path / "site") == plain
+    (info / "direct_url.json").write_text(json.dumps({"url": ROOT.as_uri(), "dir_info": {}}))
+    assert printed(tmp_path / "site") == [
+        f"pip install {weights} '{ROOT}[hf,ray]' {torch}",
+        f"pip install {weights} {torch} {lab}",
+        f"pip install {weights}",
+        "pip install timm",
+    ]
+    assert printed(ROOT / "src")[0] == f"pip install -e {weights} -e '{ROOT}[hf,ray]' -e {torch}"
+    (info / "direct_url.json").write_text(json.dumps({"url": (tmp_path / "gone").as_uri(), "dir_info": {}}))
+    assert printed(tmp_path / "site") == plain
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS, Graph, OnnxEncoder
 from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError
+from msdscore.installation import install_line
 from msdscore.scoring.bank import content_digest
 from msdscore.text.words import STOP_WORDS, content_tokens
 from msdscore_torch.aligned import lite2
@@ -104,7 +105,7 @@ def test_damaged_or_missing_weights_are_rejected(tmp_path, monkeypatch):
     with pytest.raises(WeightsError, match=r"vocab\.txt"):
         load_encoder("mini")
     monkeypatch.setattr("msdscore.encoders.checkpoints._package_folders", lambda name: ())
-    with pytest.raises(WeightsError, match="pip install msdscore-mini"):
+    with pytest.raises(WeightsError, match=f"install them with: {install_line('msdscore-mini')}"):
         load_encoder("mini")
 
 

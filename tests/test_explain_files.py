@@ -19,6 +19,7 @@ from msdscore.explain.figure import font_families, lacks_glyphs, ruler, set_line
 from msdscore.explain.html import explanation_page, snippet
 from msdscore.explain.look import oklab, ramp, spans, word_colour, word_limit
 from msdscore.explain.maps import Map, maps_of, overlay
+from msdscore.installation import install_line
 
 HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& green $x^2$ 狗 🐕"
 
@@ -272,7 +273,7 @@ def test_json_and_html_work_without_matplotlib(tmp_path):
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
-    assert "pip install 'msdscore[figures]'" in answer.stdout
+    assert install_line("msdscore[figures]") in answer.stdout
 
 
 def test_carried_maps_distribute_token_terms_over_the_image(image):

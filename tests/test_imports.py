@@ -6,6 +6,8 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
+from msdscore.installation import install_line
+
 
 def test_no_circular_imports():
     grimp = pytest.importorskip("grimp")
@@ -71,7 +73,7 @@ def test_missing_extra_is_one_line_with_the_command(arguments, extra, tmp_path):
     (tmp_path / "out.parquet").write_bytes(b"")
     done = without(f"from msdscore.__main__ import main; sys.argv = {['msdscore', *arguments]}; main()", cwd=tmp_path)
     assert done.returncode != 0
-    assert f"pip install 'msdscore[{extra}]'" in done.stderr
+    assert f"install it with: {install_line(f'msdscore[{extra}]')}\n" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -71,7 +71,7 @@ def test_command_line():
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"encoder": "clip-b32"}])
 def test_torch_is_named_where_it_is_needed(options):
-    with pytest.raises(MissingExtraError, match="pip install 'msdscore"):
+    with pytest.raises(MissingExtraError, match="install it with: pip install .*[[](torch|hf)"):
         Scorer(**options)
 
 

@@ -14,6 +14,7 @@ from align_data import make_rows, recipe, source
 from bench_sets import make_sugarcrepe
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError
+from msdscore.installation import install_line
 from msdscore.scorer import Scorer
 from msdscore_lab.align.export import export
 from msdscore_lab.align.run.parts import TrainOptions
@@ -313,7 +314,7 @@ def test_dry_run_without_open_clip_reports_it_and_continues(tmp_path, monkeypatc
     command += ["-e", "toy", "--also", "remoteclip-l14", "--only", "rsicd-remoteclip-l14", "--only", "coco-cf"]
     assert paper_run.main(command) == paper_run.SOME_FAILED
     lines = capsys.readouterr().err.splitlines()
-    needed = "open_clip is needed here; install it with: pip install 'msdscore[openclip]'"
+    needed = f"open_clip is needed here; install it with: {install_line('msdscore[openclip]')}"
     assert f"remoteclip-l14: {needed}" in lines
     assert f"rsicd-remoteclip-l14: not run: {needed}" in lines
     assert f"\n- rsicd-remoteclip-l14: {needed}\n" in (tmp_path / "out" / "paper.md").read_text()

@@ -94,11 +94,18 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, near: Sequence[s
 
 
 def require(module: str, *, extra: str, of: str = "msdscore") -> ModuleType:
-    """Import an optional library, or raise an error that names the extra of a distribution to install."""
+    """Import an optional library, or raise an error that names the distribution and its extra to install."""
     package = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise MissingExtraError(f"{package} is needed here; install it with: pip install '{of}[{extra}]'") from error
+        raise missing_extra(f"{package} is needed here", f"{of}[{extra}]" if extra else of) from error
+
+
+def missing_extra(problem: str, requirement: str) -> MissingExtraError:
+    """Build the error for a missing library, with the command that installs a distribution or `name[extra]`."""
+    from msdscore.installation import install_line
+
+    return MissingExtraError(f"{problem}; install it with: {install_line(requirement)}")

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from msdscore.errors import ConfigError, MissingExtraError, MSDScoreError, unknown_name
+from msdscore.errors import ConfigError, MSDScoreError, missing_extra, unknown_name
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -190,7 +190,7 @@ def resolve(target: str, owner: str) -> Callable[..., Any]:
         if isinstance(error, MSDScoreError):
             raise
         if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "msdscore_torch"):
-            raise MissingExtraError(f"{owner} needs torch; install it with: pip install 'msdscore[hf]'") from error
+            raise missing_extra(f"{owner} needs torch", "msdscore[hf]") from error
         raise ConfigError(f"the loader {target!r} of {owner} cannot be imported ({error})") from error
     if not callable(loaded):
         raise ConfigError(f"the loader {target!r} of {owner} should be a callable")

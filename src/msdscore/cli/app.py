@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from msdscore.cli.options import flattened
 from msdscore.cli.progress import be_quiet, visible
-from msdscore.errors import MissingExtraError, MSDScoreError, shortened
+from msdscore.errors import MSDScoreError, missing_extra, shortened
 from msdscore.version import __version__
 
 # A command is defined in the module of the same name, which is imported when the command is called or its help is
@@ -29,7 +29,7 @@ _ALIASES = {"rank": "score"}  # `score IMAGE CAPTION CAPTION` ranks captions, as
 _GROUP = "msdscore.commands"
 _LABORATORY = ("bench", "compare", "table", "metrics", "benchmarks", "study", "rank-captioners", "caption", "align",
                "cococf", "bank")  # fmt: skip
-_INSTALLED_BY = {"serve": "'msdscore[serve]'"} | dict.fromkeys(_LABORATORY, "msdscore-lab")
+_INSTALLED_BY = {"serve": "msdscore[serve]"} | dict.fromkeys(_LABORATORY, "msdscore-lab")
 
 
 class _FlagsWithoutType:
@@ -89,10 +89,7 @@ class _Program(_Group):
                     panel = f"Commands of {entry.dist.name}" if entry.dist else None
                     self.commands[cmd_name] = _load_command(cmd_name, entry.module, entry.attr, panel)
                 if cmd_name in _INSTALLED_BY and cmd_name not in self.commands:
-                    needed = _INSTALLED_BY[cmd_name]
-                    raise MissingExtraError(
-                        f"the command {cmd_name!r} is not installed; install it with: pip install {needed}"
-                    )
+                    raise missing_extra(f"the command {cmd_name!r} is not installed", _INSTALLED_BY[cmd_name])
         return super().get_command(ctx, cmd_name)
 
 

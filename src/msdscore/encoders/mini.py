@@ -31,7 +31,8 @@ from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.encoders.tokens import TextBatch, TextSettings, join_windows, pack, tokenise_all
 from msdscore.encoders.wordpiece import WordPiece
-from msdscore.errors import ConfigError, MissingExtraError, WeightsError
+from msdscore.errors import ConfigError, WeightsError, missing_extra
+from msdscore.installation import install_line
 from msdscore.text.words import content_tokens
 
 GRAPHS = ("image.onnx", "text.onnx")  # exported from the networks, and part of the signature
@@ -105,7 +106,9 @@ def _open(path: Path, count: int) -> Any:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes derive from RuntimeError or Exception, by version
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise WeightsError(f"{path}: cannot be loaded ({reason}); install msdscore-mini again") from error
+        raise WeightsError(
+            f"{path}: cannot be loaded ({reason}); reinstall it with: {install_line('msdscore-mini')}"
+        ) from error
 
 
 _graphs: "weakref.WeakSet[Graph]" = weakref.WeakSet()
@@ -277,9 +280,7 @@ def load_mini(
     if chosen.runtime == "onnx":
         raise ConfigError(f"runtime='onnx' needs device='cpu', dtype='float32' and graphs; omit it to load {name}")
     if find_spec("msdscore_torch") is None:
-        raise MissingExtraError(
-            f"torch is needed for device={device!r} and dtype={dtype!r}; install it with: pip install 'msdscore[torch]'"
-        )
+        raise missing_extra(f"torch is needed for device={device!r} and dtype={dtype!r}", "msdscore[torch]")
     load_aligned = torch_part("aligned.encoder").load_aligned
     encoder: Encoder = load_aligned(source, name=name, revision=revision, device=device, dtype=dtype, **options)
     return encoder

@@ -5,7 +5,7 @@ One image and its captions are scored without it, so its modules are imported fr
 
 from typing import TYPE_CHECKING, Any
 
-from msdscore.errors import MissingExtraError
+from msdscore.errors import missing_extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ else:
             return _Missing(name, (Exception,), {})
 
         def __call__(cls, *_: Any, **__: Any) -> Any:
-            raise MissingExtraError("pyarrow is needed here; install it with: pip install 'msdscore[files]'")
+            raise missing_extra("pyarrow is needed here", "msdscore[files]")
 
     try:
         import pyarrow as pa

@@ -107,7 +107,7 @@ def run(
 def install(root: Path | None = None, *, requirement: str = _REQUIREMENT) -> Path:
     """Write manifest and environment of the metric under capevalkit's folder; return the path of the manifest."""
     if root is None:
-        context: Any = require("capevalkit.infrastructure.runtime.context", extra="capevalkit")
+        context: Any = require("capevalkit.infrastructure.runtime.context", extra="", of="capevalkit")
         root = Path(context.default_context().project_root)
     manifest, project = root / "metrics" / NAME / "metric.toml", root / "metrics" / "upstreams" / NAME
     for path, text in (
