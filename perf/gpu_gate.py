@@ -12,7 +12,7 @@ that are already on the GPU, before and after the other measurements. `full` dec
 GPU. Each rate has the milliseconds per batch in which the launching thread had no work (`idle`), waited for the GPU
 (`wait`) and launched (`launch`, of which `cpu` is its CPU time: the rest was lost to other threads), and the CPU time
 of this process per pair in microseconds (`own_us`). Sections: eager, compiled, mini; others (decoding alone, one file
-to Parquet, torchmetrics), and variants (of launching).
+to Parquet, torchmetrics), variants (of launching), and encoder (candidates, for at most `--budget` seconds).
 """
 
 import argparse
@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -52,6 +52,7 @@ from runs import (
 )
 from synthetic_clip import make_captions, make_lists, make_tars
 
+from msdscore.errors import ConfigError
 from msdscore.io import decoders
 from msdscore.scoring.pipeline import Pipeline
 
@@ -60,7 +61,8 @@ try:
 except ImportError:  # a version before there was one launching thread
     Launcher = None
 
-SECTIONS = ("eager", "compiled", "mini", "others", "variants")
+SECTIONS = ("eager", "compiled", "mini", "others", "variants", "encoder")
+ALL_CORES = sorted(os.sched_getaffinity(0))
 SHARD_ROWS = 2048
 FEW = 4  # cores of a machine with many GPUs
 # Lower limits: percent of the peak for `share_`, pairs per second for `rate_`; upper ones: milliseconds for `ms_`.
@@ -165,7 +167,7 @@ class Gate:
         rows = SHARD_ROWS if device == "cuda" else 32
         make_tars(folder, self.paths, captions, rows)
         make_lists(folder, self.paths, captions, rows)
-        self._seed, self.peaks = 0, list[float]()
+        self._seed, self.budget = 0, 0.0
 
     def pipelines(self, backend: str = "") -> dict[str, Pipeline]:
         """Pipelines that decode on the CPU and on the GPU, with one model."""
@@ -175,7 +177,7 @@ class Gate:
         on_device = copy(encoder)
         on_device.preprocessing = replace(encoder.preprocessing, jpeg_on_device=True)
         made = {"full": Pipeline(encoder, batch_size=self.size), "device": Pipeline(on_device, batch_size=self.size)}
-        return made if self.device == "cuda" else {"full": made["full"]}
+        return made if has_nvjpeg(self.device) else {"full": made["full"]}
 
     def peak(self, pipeline: Pipeline, name: str) -> float:
         """Measure the peak of the encoder of a pipeline."""
@@ -212,6 +214,17 @@ class Gate:
         return seconds(lambda: stream(pipeline, part, make_captions(len(part), seed=self._seed)), self.device)
 
 
+def has_nvjpeg(device: str) -> bool:
+    """Whether JPEG files can be decoded on the device."""
+    from msdscore_torch.vision.nvjpeg import library
+
+    try:
+        return device == "cuda" and library() is not None
+    except ConfigError as error:
+        print(error)
+        return False
+
+
 def attention(device: torch.device) -> Any:
     """Context of the attention kernels that scoring allows."""
     if Launcher:
@@ -221,29 +234,25 @@ def attention(device: torch.device) -> Any:
     return module.launching(device)
 
 
-@contextmanager
-def cores(count: int) -> Iterator[None]:
-    """Context in which this process and those that decode use that many cores."""
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    use_cores(sorted(before)[:count])
-    torch.set_num_threads(min(count, threads))
-    try:
-        yield
-    finally:
-        use_cores(before)
-        torch.set_num_threads(threads)
-
-
-def use_cores(chosen: Any) -> None:
-    """Bind all threads and child processes to cores; decoding processes are started anew."""
+def use_cores(count: int) -> None:
+    """Bind this process and its children to that many cores; decoding processes are started anew if that changes."""
+    chosen = set(ALL_CORES[:count])
+    if chosen == os.sched_getaffinity(0):
+        return
     decoders.close_all()
-    tasks = Path("/proc/self/task")
-    children = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
-    for task in [*children, *(int(task.name) for task in tasks.iterdir())]:
-        try:
+    torch.set_num_threads(count)
+    tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+    with suppress(OSError):  # not every kernel lists children
+        for task in tuple(tasks):
+            tasks += map(int, Path(f"/proc/self/task/{task}/children").read_text().split())
+    for task in tasks:
+        with suppress(ProcessLookupError):
             os.sched_setaffinity(task, chosen)
-        except ProcessLookupError:
-            continue
+
+
+def decoding(pipelines: dict[str, Pipeline], number: int) -> dict[str, Pipeline]:
+    """The pipelines to measure with that many cores: few decode on the GPU only."""
+    return {name: one for name, one in pipelines.items() if number > FEW or name == "device" or len(pipelines) == 1}
 
 
 def eager(gate: Gate, numbers: list[int]) -> None:
@@ -253,14 +262,13 @@ def eager(gate: Gate, numbers: list[int]) -> None:
         gate.results(f"seconds_first_{name}", gate.warm_up(pipeline))
     peaks, rates = [gate.peak(pipelines["full"], "peak_before")], dict[str, float | None]()
     for number in numbers:
-        with cores(number):
-            chosen = pipelines if number > FEW or len(pipelines) == 1 else {"device": pipelines["device"]}
-            for name, pipeline in chosen.items():
-                gate.warm_up(pipeline)
-                rates[f"files_{name}_{number}"] = gate.files(pipeline, f"files_{name}_{number}")
-                rates[f"tars_{name}_{number}"] = gate.shards(pipeline, f"tars_{name}_{number}", "*.tar")
-            if "full" in chosen:
-                rates[f"lists_full_{number}"] = gate.shards(pipelines["full"], f"lists_full_{number}", "list-*.jsonl")
+        use_cores(number)
+        for name, pipeline in decoding(pipelines, number).items():
+            gate.warm_up(pipeline)
+            rates[f"files_{name}_{number}"] = gate.files(pipeline, f"files_{name}_{number}")
+            rates[f"tars_{name}_{number}"] = gate.shards(pipeline, f"tars_{name}_{number}", "*.tar")
+        if number > FEW:
+            rates[f"lists_full_{number}"] = gate.shards(pipelines["full"], f"lists_full_{number}", "list-*.jsonl")
     kind, pipeline = list(pipelines.items())[-1]
     if Launcher:  # it has no other way of launching
         cosine = Cosine(Pooled(pipeline.encoder), batch_size=gate.size)
@@ -281,15 +289,14 @@ def compiled(gate: Gate, numbers: list[int]) -> None:
     for name, pipeline in pipelines.items():
         gate.results(f"seconds_first_compiled_{name}", gate.warm_up(pipeline))
     gate.peak(pipelines["full"], "peak_compiled")
-    for number in numbers:
+    for number in reversed(numbers):  # as the section before has left them
         best: dict[str, list[float]] = {"files": [], "tars": []}
-        with cores(number):
-            chosen = pipelines if number > FEW or len(pipelines) == 1 else {"device": pipelines["device"]}
-            for name, pipeline in chosen.items():
-                gate.warm_up(pipeline)
-                best["files"].append(gate.files(pipeline, f"compiled_files_{name}_{number}"))
-                if tars := gate.shards(pipeline, f"compiled_tars_{name}_{number}", "*.tar"):
-                    best["tars"].append(tars)
+        use_cores(number)
+        for name, pipeline in decoding(pipelines, number).items():
+            gate.warm_up(pipeline)
+            best["files"].append(gate.files(pipeline, f"compiled_files_{name}_{number}"))
+            if tars := gate.shards(pipeline, f"compiled_tars_{name}_{number}", "*.tar"):
+                best["tars"].append(tars)
         for kind, rates in best.items():
             if rates:
                 gate.results(f"rate_compiled_{kind}_{number}", max(rates))
@@ -339,7 +346,7 @@ def others(gate: Gate, numbers: list[int]) -> None:
         )
 
 
-# Ways of launching, tried with the compiled encoder and decoding on the CPU, and with the eager one on the GPU.
+# Ways of launching, tried with decoding on the CPU.
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "three_in_flight": {"in_flight": 3},
@@ -353,21 +360,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def variants(gate: Gate, numbers: list[int]) -> None:
     """Throughput with other ways of launching."""
-    pipelines = gate.pipelines()
-    gate.peak(pipelines["full"], "peak_variants")
-    count = min(len(gate.paths), 6144)
+    pipeline = gate.pipelines()["full"]
+    use_cores(numbers[0])
+    gate.peak(pipeline, "peak_variants")
     for name, settings in VARIANTS.items():
-        for kind, pipeline in pipelines.items():
-            chosen = Pipeline(pipeline.encoder, batch_size=settings.get("batch", gate.size))
-            with launching(gate.device, **settings):
-                gate.warm_up(chosen)
-                gate.files(chosen, f"variant_{name}_{kind}", count)
+        chosen = Pipeline(pipeline.encoder, batch_size=settings.get("batch", gate.size))
+        with launching(**settings):
+            gate.warm_up(chosen)
+            gate.files(chosen, f"variant_{name}", 6144)
 
 
 @contextmanager
-def launching(
-    device: str, *, in_flight: int = 2, finishes: bool = False, interval: float = 5e-3, batch: int = 0
-) -> Iterator[None]:
+def launching(*, in_flight: int = 2, finishes: bool = False, interval: float = 5e-3, batch: int = 0) -> Iterator[None]:
     """Context with another way of launching."""
     thread, before, usual = launcher(torch.device("cuda", 0)), launcher(torch.device("cuda", 0)).in_flight, 5e-3
     thread.in_flight = in_flight
@@ -412,6 +416,13 @@ def finishing() -> Callable[..., Any]:
     return complete
 
 
+def encoder(gate: Gate, numbers: list[int]) -> None:
+    """Faster ways of running the towers."""
+    from encoder_candidates import compare
+
+    compare(gate.device, gate.results, only=None, limit=45, budget=gate.budget)
+
+
 def judge(results: Results, sections: list[str]) -> bool:
     """Print figures beyond their limits; return whether there are none."""
     good = True
@@ -433,13 +444,14 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--images", type=int)
     parser.add_argument("--cores", type=int, nargs="*", help="numbers of cores; default: 16 and 4, as far as there are")
+    parser.add_argument("--budget", type=float, default=120.0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    results = Results(args.json)
-    here = len(os.sched_getaffinity(0))
+    results, here = Results(args.json), len(ALL_CORES)
     numbers = args.cores or sorted({min(16, here), min(FEW, here)}, reverse=True)
     with tempfile.TemporaryDirectory() as folder:
-        gate = Gate(Path(folder), args.device, args.images or (12288 if args.device == "cuda" else 96), results)
+        gate = Gate(Path(folder), args.device, args.images or (8192 if args.device == "cuda" else 96), results)
+        gate.budget = args.budget
         for section in args.sections:
             if section == "variants" and not Launcher:
                 continue

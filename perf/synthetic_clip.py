@@ -70,12 +70,10 @@ def make_tokenizer(folder):
     return len(tokens)
 
 
-def make_checkpoint(folder, device, sizes):
-    """Write a CLIP checkpoint with random weights in bfloat16."""
-    folder.mkdir()
-    size = make_tokenizer(folder)
-    ids = {"vocab_size": size, "bos_token_id": size - 2, "eos_token_id": size - 1, "pad_token_id": size - 1}
-    text = {**sizes["text"], **ids, "max_position_embeddings": 77}
+def random_clip(device, sizes, vocabulary):
+    """Return a CLIP model with random weights in bfloat16."""
+    ids = {"bos_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1, "pad_token_id": vocabulary - 1}
+    text = {**sizes["text"], **ids, "vocab_size": vocabulary, "max_position_embeddings": 77}
     config = CLIPConfig(vision_config=sizes["vision"], text_config=text, projection_dim=sizes["text"]["projection_dim"])
     torch.manual_seed(0)
     with torch.device(device):
@@ -83,7 +81,13 @@ def make_checkpoint(folder, device, sizes):
         for parameter in model.parameters():
             if parameter.ndim > 1:  # with the library's initialisation, all tokens would be nearly equal
                 torch.nn.init.normal_(parameter, std=0.05)
-    model.save_pretrained(folder)
+    return model
+
+
+def make_checkpoint(folder, device, sizes):
+    """Write a CLIP checkpoint with random weights."""
+    folder.mkdir()
+    random_clip(device, sizes, make_tokenizer(folder)).save_pretrained(folder)
     edge = {"height": 224, "width": 224}
     CLIPImageProcessor(size={"shortest_edge": 224}, crop_size=edge).save_pretrained(folder)
 
