@@ -67,7 +67,7 @@ def rank_images(data: Data) -> None:
 
 
 def compare(data: Data) -> None:
-    data.scorer.compare(data.captions[0], data.captions[1:6])
+    data.scorer.score(None, data.captions[0], data.captions[1:6])
 
 
 def batch(data: Data) -> None:

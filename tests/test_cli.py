@@ -535,7 +535,7 @@ def test_caption_that_cannot_be_read_does_not_discard_the_others(red, tmp_path):
     shown = msdscore("score", red, "a red square", "", "-e", "toy")
     assert shown.returncode == 3
     assert "a red square" in shown.stdout
-    assert "not scored, '': the caption '' has no words" in shown.stdout
+    assert "not scored, '': caption is empty" in shown.stdout
     written = msdscore("score", red, "a red square", "", "-e", "toy", "-o", tmp_path / "scores.parquet")
     assert (written.returncode, "1 of 2 captions failed; see the column error of" in written.stderr) == (3, True)
     none = msdscore("score", red, "", "!!!", "-e", "toy")
@@ -715,7 +715,7 @@ def test_an_estimate_times_whole_batches():
         name = "rows"
 
         def read(self):
-            return (SimpleNamespace(source="a.jpg", caption="a", error=None) for _ in range(1000))
+            return (SimpleNamespace(image="a.jpg", caption="a", error=None) for _ in range(1000))
 
     for limit, counted in ((0.0, 8), (0.5, 256)):  # the warm-up takes 0.2 s for 8 rows
         rate, sample = _sampled_rate(Batched(), Rows(), time.perf_counter() + limit, lambda done, total: None)

@@ -134,7 +134,7 @@ def test_bad_rows_have_an_error_and_the_rest_is_scored(tmp_path):
     assert [error is None for error in errors] == [True, False, False, False, False, True, False]
     assert "missing.png: no such file" in errors[2]
     assert errors[3] == "caption is empty"
-    assert "has no words" in errors[4]
+    assert errors[4] == "caption is empty"
     assert results[5]["caption"] == rows[5]["caption"]
     # A failed row is not part of the candidate set of its image.
     assert results[0]["uncertainty"] == 1.0
@@ -624,7 +624,7 @@ def test_windows_of_rows_grow():
     def rows():
         for number in range(9000):
             read.append(number)
-            yield Row(number, str(number), b"%d" % (number % 3000), "a caption", None, {})
+            yield Row(b"%d" % (number % 3000), "a caption", None, None, str(number), {}, index=number)
 
     chunks = plan(rows(), part_rows=256, window_rows=4000)
     assert next(chunks).number == 0

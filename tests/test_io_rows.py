@@ -43,9 +43,15 @@ def jsonl(path: Path, *rows: object) -> Path:
 
 def rows_of(source: str | Path, **options: Any) -> list[Row]:
     with open_rows(source, **options) as rows:
-        found = list(rows.read())
-        assert list(rows.read()) == found
+        found, again = (list(map(plain, rows.read())) for _ in range(2))
+        assert again == found
         return found
+
+
+def plain(row: Row) -> Row:
+    """The row with a path instead of its text, and with the message of its error."""
+    image = Path(row.image) if isinstance(row.image, str) else row.image
+    return row._replace(image=image, error=None if row.error is None else str(row.error))
 
 
 def folder_of(path: Path, *names: str) -> Path:
@@ -113,7 +119,7 @@ def test_captions_are_preserved_exactly(writer, tmp_path, rows):
     found = rows_of(writer(tmp_path / "rows", rows))
     assert [dict(row.columns) for row in found] == rows
     for row, given_row in zip(found, rows, strict=True):
-        assert row.caption == (given_row["caption"] if given_row["caption"].strip() else None)
+        assert row.caption == given_row["caption"]
 
 
 def test_invalid_json_lines_are_failed_rows(tmp_path):
@@ -175,7 +181,7 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
         "no caption; expected one of caption, text, candidate, cand, prediction, captions; found: image",
         "no image; expected one of image, image_path, file_name, filename, img; found: caption",
         "image is empty",
-        "image must be a path or bytes, got int",
+        "image must be a path, the bytes of a file, an open file, a Pillow image, an array or a tensor, got int",
         "image is an address, not a file; download it first; got https://example.org/a.jpg",
         None,
     ]
@@ -202,7 +208,7 @@ def test_groups_and_ids(tmp_path):
             {"image": "a.jpg", "caption": "x", "id": None},
         )
     )
-    assert [row.group for row in rows] == ["7", None, None, "g", None, None]
+    assert [row.set for row in rows] == ["group 7", None, None, "group g", None, None]
     assert [row.id for row in rows] == ["0", "3", "4", "4", "3", "5"]
     assert [row.error for row in rows] == [None] * 6  # ids need not be unique: rows are identified by position
     assert len({row.index for row in rows}) == 6
@@ -221,12 +227,12 @@ def test_images_in_a_table_next_to_the_rows_are_found(tmp_path):
     path = jsonl(tmp_path / "rows.jsonl", {"image": "coco/b.jpg", "caption": "x"}, {"image": "c.jpg", "caption": "y"})
     pq.write_table(pa.table({"file_name": ["a.jpg", "b.jpg"], "image": [b"A", b"B"]}), tmp_path / "rows.images.parquet")
     with open_rows(path) as source:
-        assert [row.image for row in source.read()] == [b"B", tmp_path / "c.jpg"]
+        assert [row.image for row in source.read()] == [b"B", str(tmp_path / "c.jpg")]
         pq.write_table(pa.table({"file_name": ["b.jpg"], "image": [b"C"]}), tmp_path / "rows.images.parquet")
         with pytest.raises(RunError, match="was changed while"):
             source.check_unchanged()
     with open_rows(path, images=tmp_path) as source:
-        assert [row.image for row in source.read()] == [tmp_path / "coco/b.jpg", tmp_path / "c.jpg"]
+        assert [row.image for row in source.read()] == [str(tmp_path / "coco/b.jpg"), str(tmp_path / "c.jpg")]
 
 
 def test_files_precede_images_of_a_table(tmp_path):
@@ -309,9 +315,9 @@ def test_a_list_of_captions_is_one_candidate_set(writer, tmp_path):
     rows = rows_of(writer(tmp_path / "rows", LISTED))
     assert [row.id for row in rows] == ["7#0", "7#1", "8", "9#0", "9#1", "9#2"]
     assert [row.index for row in rows] == list(range(6))
-    assert [row.caption for row in rows] == ["one dog", "two dogs", None, "a cat", None, None]
+    assert [row.caption for row in rows] == ["one dog", "two dogs", "", "a cat", "", " "]
     assert [row.columns["group"] for row in rows] == ["7", "7", "8", "9", "9", "9"]
-    assert [row.list_number for row in rows] == [0, 0, 1, 2, 2, 2]
+    assert [row.set for row in rows] == ["list 0", "list 0", "list 1", "list 2", "list 2", "list 2"]
     assert [row.image for row in rows][:2] == [tmp_path / "a.jpg"] * 2
     assert [row.error for row in rows] == [
         None, None, "captions is empty", None, "captions[1] is empty", "captions[2] is empty",
@@ -347,10 +353,10 @@ def test_lists_and_single_captions_can_be_mixed(tmp_path):
     )
     rows = rows_of(path)
     assert [row.id for row in rows] == ["0#0", "0#1", "1", "2", "3#0", "3#1"]
-    assert [row.caption for row in rows] == ["x", None, "y", "z", "no image", "either"]
+    assert [row.caption for row in rows] == ["x", "", "y", "z", "no image", "either"]
     assert rows[1].error == "captions[1] must be text, got int"
     assert rows[0].columns["candidates"] == "own"
-    assert rows[0].group == "mine"
+    assert rows[0].set == "group mine"
     assert rows[2].columns["captions"] == ["never read"]
     assert rows[4].error is not None
     assert rows[4].error.startswith("no image")
@@ -393,7 +399,7 @@ def test_coco_annotations(order, tmp_path):
     rows = rows_of(path, images=folder)
     assert [(row.id, row.caption) for row in rows] == [("1", "a dog"), ("2", "a cat"), ("3", "a small dog")]
     assert [row.image for row in rows] == [folder / "6.jpg", folder / "000000000005.jpg", folder / "6.jpg"]
-    assert [row.group for row in rows] == [None] * 3
+    assert [row.set for row in rows] == [None] * 3
     assert rows[0].columns == {"file_name": "6.jpg", "image_id": 6, "id": 1, "caption": "a dog"}
 
 
@@ -518,7 +524,7 @@ def test_clipscore_candidates(tmp_path):
     path = write(tmp_path / "c.json", '{"b": "a cat",\n "a_1": "a dog", "3": "", "4": "x", "b": "again"}')
     rows = rows_of(path, images=images)
     assert [(row.id, row.caption) for row in rows] == [
-        ("b", "a cat"), ("a_1", "a dog"), ("3", None), ("4", "x"), ("b", "again"),
+        ("b", "a cat"), ("a_1", "a dog"), ("3", ""), ("4", "x"), ("b", "again"),
     ]  # fmt: skip
     assert [row.image and Path(str(row.image)).name for row in rows] == [
         "b.png",
@@ -648,7 +654,7 @@ def test_a_pipe_is_spooled(tmp_path):
     thread = threading.Thread(target=feed)
     thread.start()
     with open_rows(tmp_path / "rows.jsonl") as source:
-        assert [row.image for row in source.read()] == [Path("a.jpg")]
+        assert [row.image for row in source.read()] == ["a.jpg"]
     thread.join()
 
 
@@ -729,7 +735,7 @@ def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
     long = '{"image": "b.jpg", "caption": "' + "y" * 900 + '"}'
     lines = ['{"image": "a.jpg", "caption": "x"}', long, '{"image": "c.jpg", "caption": "z"}', long]
     rows = rows_of(write(tmp_path / "rows.jsonl", "\n".join(lines)))
-    assert [row.caption for row in rows] == ["x", None, "z", None]
+    assert [row.caption for row in rows] == ["x", "", "z", ""]
     assert re.match(r"line 2: more than [\d,]+ bytes in one row; expected an image and its captions", rows[1].error)
     with pytest.raises(InputError, match="bytes in one row.*character 37"):
         rows_of(write(tmp_path / "rows.json", f"[{lines[0]}, {long[:-2]}"))

@@ -7,20 +7,24 @@ from dataclasses import fields, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from PIL.Image import Image
 
 from msdscore.core.evidence import VERDICT_AT, ZERO
 from msdscore.encoders.base import Encoder
-from msdscore.errors import ConfigError, RowError, shortened
+from msdscore.errors import ConfigError, ImageError, RowError, shortened
 from msdscore.forms.base import Form
 from msdscore.forms.registry import FORMS
 from msdscore.io.files import is_image_name
 from msdscore.io.images import ImageLimits, ImageSource
+from msdscore.rows.memory import ImageAndCaption, pair_rows, stream_rows
+from msdscore.rows.rules import Row
 from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Numbers, Score, Scores
+from msdscore.scoring.results import Score, Scores
+from msdscore.scoring.rows import Errors, by_image, check_errors, finish, finish_stream, score_rows
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 
 if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
@@ -28,12 +32,11 @@ if TYPE_CHECKING:  # imported by the methods that need them: a score needs none 
     from msdscore.explain.explanation import Explanation, Explanations
     from msdscore.rows.rules import ColumnNames
     from msdscore.run.rows import RunOptions, ScoredFile
-    from msdscore.scoring.stream import ImageAndCaption
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
 RECENT = 32 << 20  # bytes of vectors of recent images, and of captions, for calls with a single image
-Errors = Literal["raise", "row"]  # raise the first error, or return a row with it
+_NO_IMAGE = ImageError("no image, whose regions an explanation needs")
 
 
 class Scorer:
@@ -163,29 +166,39 @@ class Scorer:
         return f"Scorer({self.encoder.name!r}, {self.signature}, device={self.encoder.device})"
 
     def score(
-        self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, errors: Errors = "raise"
+        self,
+        image: ImageSource | None,
+        caption: str,
+        references: Sequence[str] | None = None,
+        *,
+        errors: Errors = "raise",
     ) -> Score:
         """Score one caption of an image.
 
         Args:
-            image: Path, bytes, open file, Pillow image, array, tensor, or a dictionary with `bytes` or `path`.
+            image: Path, bytes, open file, Pillow image, array, tensor, or a dictionary with `bytes` or `path`; None to
+                compare the caption with its references only.
             caption: The caption.
             references: Captions of the same image by people; one that equals the caption is left out with a warning.
             errors: `raise` for an image or caption that cannot be read, or return a `row` with the error.
 
         Returns:
             The score. A single caption has no candidate set, so its `soft_msd` is its `msd`. With `references` it has
-            `ref_msd` and its parts too.
+            `ref_msd` and its parts too; without an image only `reference_score` and its parts.
 
         Raises:
             ImageError: If the image cannot be read.
             CaptionError: If the caption cannot be read.
+
+        >>> score = Scorer("toy").score(None, "a red square", ["a red box", "a small red square"])
+        >>> score.reference_count, score.warnings
+        (2.0, ['no image: compared with the references only'])
         """
         return self.rank(image, [caption], references, errors=errors)[0]
 
     def rank(
         self,
-        image: ImageSource,
+        image: ImageSource | None,
         captions: Iterable[str],
         references: Sequence[str] | None = None,
         *,
@@ -200,7 +213,7 @@ class Scorer:
             errors: `raise` the first error, or return a `row` with the error.
 
         Returns:
-            One score per caption. `ranking` and `best` order them by Soft-MSD, or by `ref_msd` with `references`.
+            One score per caption. `ranking` and `best` order them by Soft-MSD, or by `ref_msd` if all have it.
 
         Raises:
             ImageError: If the image cannot be read.
@@ -210,8 +223,9 @@ class Scorer:
         if not texts:
             raise ConfigError("rank needs a list of at least one caption; score takes a single one")
         _reject_swapped(image, texts)
-        known = None if references is None else _checked_references(references)
-        return self._candidate_set([image], texts, known, errors)
+        count = len(texts)
+        rows = pair_rows([image], texts, [0] * count, sets=[0] * count, references=[references])
+        return finish(self._scored(self._recent, rows, errors), self.form)
 
     def rank_images(self, images: Iterable[ImageSource], caption: str, *, errors: Errors = "row") -> Scores:
         """Score images for one caption, such as those generated from a prompt, as a candidate set.
@@ -235,39 +249,27 @@ class Scorer:
         if not sources:
             raise ConfigError("rank_images needs a list of at least one image; score takes a single one")
         count = len(sources)
-        pairs = _Pairs(sources, [caption] * count, range(count), [0] * count)
-        return replace(self._scores(pairs, lambda done, total: None, errors), images=tuple(sources))
+        rows = pair_rows(sources, [caption] * count, range(count), sets=[0] * count)
+        scores = self._scored(self.pipeline, rows, errors)
+        scores = replace(scores, images=np.zeros_like(scores.images))  # to compare images is no mistake here
+        return replace(finish(scores, self.form), sources=tuple(sources))
 
-    def compare(self, caption: str, references: Sequence[str], *, errors: Errors = "raise") -> Score:
-        """Compare a caption with references, without an image.
-
-        Args:
-            caption: The caption.
-            references: Captions of the same image by people, at least one.
-            errors: `raise` for a caption that cannot be read, or return a `row` with the error.
-
-        Returns:
-            A score with `reference_score` and its parts, but without `msd` and `ref_msd`.
-
-        >>> score = Scorer("toy").compare("a red square", ["a red box", "a small red square"])
-        >>> score.reference_count, score.warnings
-        (2.0, ['no image: compared with the references only'])
-        """
-        return self._candidate_set([], [caption], _checked_references(references), errors)[0]
-
-    def _candidate_set(
-        self, images: Sequence[ImageSource], captions: Sequence[str], references: Sequence[str] | None, errors: Errors
+    def _scored(
+        self,
+        pipeline: Pipeline,
+        rows: Sequence[Row],
+        errors: Errors,
+        progress: Progress = lambda done, total: None,
     ) -> Scores:
-        """Score captions of one image, or of none, as a candidate set."""
-        pipeline = self._recent
-        count = len(captions)
-        lists = [] if references is None else [references] * count
-        if images:
-            pipeline.start_texts(captions)  # while this thread decodes
-        decoded = pipeline.decode(images)
-        rows = pipeline.score(decoded, captions, [len(images) - 1] * count, references=lists)
-        _raise_first(rows, errors)
-        return self._table(captions, rows, [0] * count)
+        """Score rows, without the columns of their candidate sets."""
+        parts, done, order = list[Scores](), 0, by_image(rows)
+        progress(0, len(rows))
+        for scores in score_rows(pipeline, (rows[number] for number in order), errors=errors):
+            parts.append(scores)
+            done += len(scores)
+            progress(done, len(rows))
+        scores = Scores.join(parts)
+        return scores if order == sorted(order) else scores[np.argsort(order)]
 
     def score_batch(
         self,
@@ -309,8 +311,8 @@ class Scorer:
             )
         numbers = list(range(len(texts))) if owner is None else _owners(owner, len(texts), len(sources))
         lists = _reference_lists(references, len(sources))
-        pairs = _Pairs(sources, texts, numbers, numbers, [lists[image] for image in numbers] if lists else [])
-        return self._scores(pairs, progress, errors)
+        rows = pair_rows(sources, texts, numbers, sets=numbers, references=lists)
+        return finish(self._scored(self.pipeline, rows, errors, progress), self.form)
 
     def score_table(
         self,
@@ -347,42 +349,12 @@ class Scorer:
         ['image', 'caption', 'similarity', 'coverage']
         """
         from msdscore.rows.rules import ColumnNames
-        from msdscore.rows.tables import as_table, read_pairs, with_scores
+        from msdscore.rows.tables import as_table, read_table, with_scores
 
-        names, given = columns or ColumnNames(), as_table(table)
-        pairs = list(read_pairs(given, names, None if images is None else Path(images)))
-        sources = {pair.image_key: pair.image for pair in pairs if pair.image is not None}
-        numbers = {key: number for number, key in enumerate(sources)}
-        sets = {key: number for number, key in enumerate(dict.fromkeys(pair.candidate_set for pair in pairs))}
-        columns_of_pairs = _Pairs(
-            list(sources.values()),
-            [pair.caption for pair in pairs],
-            [numbers.get(pair.image_key, -1) for pair in pairs],
-            [sets[pair.candidate_set] for pair in pairs],
-            [pair.references for pair in pairs] if any(pair.references is not None for pair in pairs) else [],
-        )
-        scores = self._scores(columns_of_pairs, progress, errors)
-        return with_scores(given, pairs, scores.to_arrow(), names, prefix)
-
-    def _scores(self, pairs: "_Pairs", progress: Progress, errors: Errors) -> Scores:
-        from msdscore.scoring.stream import score_batches, split_pairs
-
-        captions = pairs.captions
-        batches = split_pairs(
-            pairs.images, captions, pairs.owner, size=self.pipeline.batch_size, references=pairs.references
-        )
-        rows: dict[int, Numbers | RowError] = {}
-        progress(0, len(captions))
-        results = score_batches(self.pipeline, (batch for _, batch in batches))
-        for (chosen, _), scored in zip(batches, results, strict=True):
-            _raise_first(scored, errors)
-            rows.update(zip(chosen, scored, strict=True))
-            progress(len(rows), len(captions))
-        return self._table(captions, [rows[n] for n in range(len(captions))], pairs.sets)
-
-    def _table(self, captions: Sequence[str], rows: Sequence[Numbers | RowError], sets: Sequence[int]) -> Scores:
-        """Return scores of rows; captions with equal numbers in `sets` are one candidate set."""
-        return Scores.of(captions, rows, sets, self.form, self.signature, verdict_at=self.pipeline.verdict_at)
+        given = as_table(table)
+        read = read_table(given, columns or ColumnNames(), None if images is None else Path(images))
+        scores = finish(self._scored(self.pipeline, read.rows, errors, progress), self.form)
+        return with_scores(given, read, scores.to_arrow(), prefix)
 
     def score_file(
         self,
@@ -418,8 +390,9 @@ class Scorer:
         """Score any number of rows lazily, in constant memory.
 
         Args:
-            rows: Pairs `(image, caption)`, or mappings with `image` and `caption`. A list of captions, in a pair or
-                under `captions`, is a candidate set. A mapping may have `references`, and then needs no image.
+            rows: Pairs `(image, caption)`, or mappings with the columns of a file, such as `image`, `caption`,
+                `references` and `group`. A list of captions is a candidate set, and so are rows of one group or image
+                that follow each other.
             errors: `raise` the first error, or yield a `row` with the error.
 
         Yields:
@@ -430,12 +403,9 @@ class Scorer:
         >>> [score.candidates for score in Scorer("toy").stream([row])]
         [2, 2]
         """
-        from msdscore.scoring.stream import row_batches, stream_batches
-
-        with closing(stream_batches(self.pipeline, row_batches(rows, self.pipeline.batch_size))) as results:
-            for batch, scored, _ in results:
-                _raise_first(scored, errors)
-                yield from self._table(batch.captions, scored, batch.rows)
+        with closing(score_rows(self.pipeline, stream_rows(rows), errors=errors)) as chunks:
+            for scores in finish_stream(chunks, self.form):
+                yield from scores
 
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
@@ -490,11 +460,15 @@ class Scorer:
                 )
         if len(sources) != len(texts):
             raise ConfigError(f"expected one image per caption, got {len(sources)} and {len(texts)}")
-        lists = _reference_lists(references, len(sources))
-        known = [None if own is None else _checked_references(own) for own in lists]
-        explained = list(explain_pairs(self.pipeline, sources, texts, known, doubt=doubt))
-        _raise_first(explained, errors)
-        return explained
+        numbers = range(len(sources))
+        rows = pair_rows(sources, texts, numbers, sets=numbers, references=_reference_lists(references, len(sources)))
+        good = [row for row in rows if row.error is None and row.image is not None]
+        sources, texts = [row.image for row in good if row.image is not None], [row.caption for row in good]
+        known = [row.references for row in good]
+        explained = iter(explain_pairs(self.pipeline, sources, texts, known, doubt=doubt))
+        results = [row.error or (_NO_IMAGE if row.image is None else next(explained)) for row in rows]
+        _raise_first(results, errors)
+        return results
 
     def explain_many(
         self,
@@ -519,8 +493,9 @@ class Scorer:
 
         texts = _listed(captions)
         _reject_swapped(image, texts)
-        known = None if references is None else _checked_references(references)
-        return explain(self._recent, image, texts, known, doubt=doubt)
+        rows = pair_rows([image], texts, [0] * len(texts), sets=[0] * len(texts), references=[references])
+        _raise_first((row.error for row in rows), "raise")
+        return explain(self._recent, image, texts, rows[0].references if rows else None, doubt=doubt)
 
 
 def _reject_settings(options: Mapping[str, Any]) -> None:
@@ -533,18 +508,6 @@ def _reject_settings(options: Mapping[str, Any]) -> None:
                 f"{name} is a setting of {' and '.join(forms)}, not an option of an encoder; "
                 f"pass a form: Scorer(encoder, {forms[0]}({name}={options[name]!r}))"
             )
-
-
-def _checked_references(references: object) -> tuple[str, ...]:
-    """Return references as a tuple; raise `ConfigError` unless they are a list of at least one text."""
-    if isinstance(references, str) or not isinstance(references, Sequence):
-        raise ConfigError(f"expected references as a list of texts, got {type(references).__name__}")
-    for text in references:
-        if not isinstance(text, str) or not text.strip():
-            raise ConfigError(f"expected every reference to be a text with words, got {text!r}")
-    if not references:
-        raise ConfigError("expected at least one reference, got an empty list; omit references to score without")
-    return tuple(references)
 
 
 def _reject_swapped(image: object, captions: Sequence[object]) -> None:
@@ -568,19 +531,8 @@ def _cache_settings(cache: "CacheSettings | str | Path | None") -> "CacheSetting
     return CacheSettings(folder=str(cache))
 
 
-class _Pairs(NamedTuple):
-    """Captions to score, the index of each one's image (-1: none) and candidate set, and their references."""
-
-    images: Sequence[ImageSource]
-    captions: Sequence[str]
-    owner: Sequence[int]
-    sets: Sequence[int]
-    references: Sequence[Sequence[str] | None] = ()
-
-
 def _raise_first(rows: Iterable[object], errors: Errors) -> None:
-    if errors not in get_args(Errors):
-        raise ConfigError(f"errors must be 'raise' or 'row', got {errors!r}")
+    check_errors(errors)
     error = next((row for row in rows if isinstance(row, RowError)), None)
     if error is not None and errors == "raise":
         raise error

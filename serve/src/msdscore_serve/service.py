@@ -26,6 +26,7 @@ from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores
+from msdscore.scoring.rows import finish, scores_of
 from msdscore_serve.batching import Batcher
 from msdscore_serve.page import Parts, explanation_documents
 from msdscore_serve.reading import RequestItem, Stored
@@ -162,7 +163,8 @@ class Service:
             numbers = [error] * len(captions)
         sets = [0] * len(captions) if together else list(range(len(captions)))
         pipeline = self._pipeline
-        scores = Scores.of(captions, numbers, sets, pipeline.form, self.signature, verdict_at=pipeline.verdict_at)
+        scores = scores_of(captions, numbers, sets, pipeline.form, self.signature, verdict_at=pipeline.verdict_at)
+        scores = finish(scores, pipeline.form)
         for score in scores:
             if score.error is None:
                 self.metrics.observe(score)

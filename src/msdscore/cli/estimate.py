@@ -79,7 +79,7 @@ def _sampled_rate(
 
     Scores of a batch arrive together, so whole groups are timed: the warm-up, then as many rows as fit the time.
     """
-    readable = ((row.source, row.caption or "") for row in first.read() if row.error is None)
+    readable = ((row.image, row.caption) for row in first.read() if row.error is None)
     pairs = [(image, text) for image, text in islice(readable, _WARM_UP + _SAMPLED) if image is not None]
     if len(pairs) <= _WARM_UP:
         raise ConfigError(f"{first.name}: {len(pairs)} rows are too few for an estimate; omit --estimate")

@@ -29,7 +29,8 @@ from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import ReferenceComparison, compare_texts
-from msdscore.scoring.results import Score, Scores, known, numbers
+from msdscore.scoring.results import Score, known, numbers
+from msdscore.scoring.rows import finish, scores_of
 from msdscore.scoring.vocabulary import MISSING, NamedWord, Namer, Suggestion
 from msdscore.text.words import Word, phrases, segment
 
@@ -310,7 +311,9 @@ def explain_embedded(
     compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))
     if compared:
         rows = tuple(comparison.added_to(row) for comparison, row in zip(compared, rows, strict=True))
-    scores = Scores.of(captions, rows, [0] * len(captions), form, pipeline.signature, verdict_at=pipeline.verdict_at)
+    scores = finish(
+        scores_of(captions, rows, [0] * len(captions), form, pipeline.signature, verdict_at=pipeline.verdict_at), form
+    )
     terms, layout = maps.terms_of(form, images, texts, measured), measured.patches[0]
     visible = to_numpy(images.vectors.mask)[0, : len(layout.boxes)]
     units = [form.units(measured, number) for number in range(len(captions))]
@@ -324,7 +327,7 @@ def explain_embedded(
             missing = _missing_words(missing, words[number], compared[number])
         if not score.readable:
             judged, missing, suggestions = _not_judged(judged), (), ()
-        score = replace(score, doubtful=_findings(judged, doubt))
+        score = score.with_doubtful(_findings(judged, doubt))
         explained.append(Explanation(
             score, image, layout, measured.tokens[number], terms[number], visible, form,
             judged, missing, suggestions, doubt, PRESENTATIONS[form.group].projection,

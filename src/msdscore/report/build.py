@@ -20,7 +20,8 @@ from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.targets import check_target, put
 from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, rows_with_images, standings
-from msdscore.rows.files import Row, with_images
+from msdscore.rows.files import with_images
+from msdscore.rows.rules import Row
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer
@@ -128,7 +129,8 @@ def worst(results: Results, name: str, count: int, *, per_image: bool = False) -
 
 def _explained(scorer: "Scorer", rows: Mapping[int, Row]) -> dict[int, Explanation | RowError]:
     """Explain the rows that have an image and a caption, by number."""
-    pairs = {number: (row.image, row.caption) for number, row in rows.items() if row.image is not None and row.caption}
+    good = {number: row for number, row in rows.items() if row.error is None}
+    pairs = {number: (row.image, row.caption) for number, row in good.items() if row.image is not None}
     images, captions = [image for image, _ in pairs.values()], [caption for _, caption in pairs.values()]
     return dict(zip(pairs, scorer.explain_batch(images, captions), strict=True)) if pairs else {}
 

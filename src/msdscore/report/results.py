@@ -18,9 +18,9 @@ from msdscore.errors import InputError
 from msdscore.forms.columns import COLUMNS, LOGGED, LOWER_IS_BETTER, names, numbers
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.files import base_name
-from msdscore.rows.files import Row, open_rows
+from msdscore.rows.files import open_rows
 from msdscore.rows.formats import open_records
-from msdscore.rows.rules import IMAGE_NAMES, first_of
+from msdscore.rows.rules import IMAGE_NAMES, Row, first_of
 from msdscore.select.scores import open_scores, run_facts, shard_rows
 
 Floats = npt.NDArray[np.float64]

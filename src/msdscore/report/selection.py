@@ -82,7 +82,7 @@ def _images(examples: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
         known = {at: (str(row.get(file.key_name)), row.get("caption")) for at, row in chosen.items()}
         rows = rows_with_images(Path(name), None, None, chosen) if file.facts is None else shard_rows(file.facts, known)
         for position, row in rows.items():
-            shown = {"note": row.error or ""}
+            shown = {"note": str(row.error or "")}
             try:
                 if row.image is not None:
                     shown = {"image": data_uri(thumbnail(open_image(row.image), _THUMB_PIXELS))}

@@ -12,7 +12,8 @@ import numpy as np
 
 from msdscore.errors import InputError, MSDScoreError
 from msdscore.io.decoders import Decoders, DecodersLostError, Pixels
-from msdscore.rows.files import Row, RowSource
+from msdscore.rows.files import RowSource
+from msdscore.rows.rules import Row
 
 ROWS = 256  # per message
 _OPEN = 8  # sources that stay open in the other process

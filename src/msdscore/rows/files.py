@@ -1,71 +1,27 @@
 """Rows to score, from every input format."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
-from msdscore.errors import ImageError, MSDScoreError, RunError, shortened
+from msdscore.errors import MSDScoreError, RunError, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.files import File, TarImage, file_key, file_state, is_address
+from msdscore.io.files import file_key, file_state, is_address
 from msdscore.io.targets import Source, file_in, load, run_files
-from msdscore.rows.formats import Record, Records, has_input_suffix, open_records
-from msdscore.rows.rules import (
-    KEY_NAMES,
-    ColumnNames,
-    ImageFinder,
-    first_of,
-    is_missing,
-    listed,
-    read_references,
-    single_name,
-)
+from msdscore.rows.formats import Records, has_input_suffix, open_records
+from msdscore.rows.images import ImageFinder
+from msdscore.rows.rules import ColumnNames, Row, RowMaker, single_name
 
 if TYPE_CHECKING:
     from msdscore.rows.references import ReferenceFile
 
 _USUAL = ColumnNames()
 _SAMPLE = 20  # records from which the columns of a format without a header are inferred
-_NO_ANSWER = "Failed to obtain answer"  # written by VLMEvalKit instead of a prediction
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
-
-
-class Row(NamedTuple):  # a tuple is created in a quarter of the time of a frozen dataclass
-    """One image with one caption, and the other values of its input row.
-
-    `columns` has the names, order and values of the input, except that image bytes are replaced by their path (in a
-    tar: the name within it) or None. A row with an `error` cannot be scored.
-    """
-
-    index: int  # type: ignore[assignment]  # position in the input, from 0; nobody searches the tuple
-    id: str  # from the input, else the position
-    source: File | None  # of the image; a path is text, to avoid an object per row
-    caption: str | None
-    group: str | None  # names its candidate set
-    columns: Mapping[str, Any]
-    error: str | None = None
-    lookup: str | None = None  # the id for looking up its image in the folder of images
-    warning: str | None = None
-    has_id: bool = True  # False if `id` is the position
-    references: tuple[Any, ...] | None = None  # human captions; a row with references needs no image
-    list_number: int | None = None  # number of the input row whose list of captions is its candidate set
-
-    @property
-    def image(self) -> Path | bytes | TarImage | None:
-        """The image: the path of a file, its bytes, or one in a tar."""
-        return Path(self.source) if isinstance(self.source, str) else self.source
-
-
-class Roles(NamedTuple):
-    """Columns of caption, image, references and image id among the columns of a record."""
-
-    caption: str | None
-    image: str | None
-    references: str | None
-    key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +124,9 @@ class RowSource:
 
     def read(self) -> Iterator[Row]:
         """Iterate over the rows in order; an input row with a list of captions yields one row per caption."""
-        index, groups = 0, set[int]()
-        roles_of = lru_cache(maxsize=256)(self._roles)  # most records have the columns of others
-        for number, record in enumerate(self._records.read()):
-            roles = roles_of(tuple(record.values))
-            row = self._row(number, index, record, roles)
-            has_list = roles.caption is not None and isinstance(record.values[roles.caption], list)
-            for split in self._split(row, number, record, roles.caption or "", groups) if has_list else (row,):
-                yield split
-                index += 1
+        maker = self._maker()
+        for record in self._records.read():
+            yield from maker.rows(record.values, error=record.error, warning=record.warning)
 
     def read_at(self, indices: Collection[int]) -> Iterator[Row]:
         """Iterate over the rows with these indices; of a Parquet file only their row groups are read."""
@@ -184,8 +134,12 @@ class RowSource:
             rows = islice(self.read(), max(indices, default=-1) + 1)
             yield from (row for row in rows if row.index in indices)
             return
+        maker = self._maker()
         for number, record in self._records.read_at(indices):
-            yield self._row(number, number, record, self._roles(tuple(record.values)))
+            yield from maker.rows(record.values, error=record.error, warning=record.warning, number=number)
+
+    def _maker(self) -> RowMaker:
+        return RowMaker(self.names, self._images, self._references, copied=True)
 
     def check_unchanged(self, reread: Callable[[], bool] = lambda: True) -> None:
         """Raise if the input has changed since it was opened.
@@ -210,87 +164,6 @@ class RowSource:
                 f"{shortened(self.name)}: was changed while it was scored; finished parts are kept: put the file back "
                 "and run the command again, or score the new one with --overwrite or into another -o"
             )
-
-    def _roles(self, columns: tuple[str, ...]) -> Roles:
-        image = self.names.find("image", columns)
-        key = first_of(columns, KEY_NAMES) if image is None and self._images.folder is not None else None
-        return Roles(self.names.find("caption", columns), image, self.names.find("references", columns), key)
-
-    def _row(self, number: int, index: int, record: Record, roles: Roles) -> Row:
-        """Return the row of a record; of one with a list of captions, the part that its rows share."""
-        values = record.values
-        row_id = _text(values.get(self.layout.id_name))
-        image, references, image_error = self._image_and_references(values, roles)
-        if roles.caption is None:
-            accepted = listed(self.names.accepted("caption"))
-            caption, caption_error = None, f"no caption; expected one of {accepted}; found: {listed(values)}"
-        elif isinstance(captions := values[roles.caption], list) and captions:
-            caption, caption_error = None, None
-        else:
-            caption, caption_error = _checked_caption(captions, roles.caption)
-        columns = {
-            name: value if type(value) is str else _without_image_bytes(value, is_image=name == roles.image)
-            for name, value in values.items()
-        }
-        return Row(
-            index,
-            str(number) if row_id is None else row_id,
-            image,
-            caption,
-            _text(values.get("group")),
-            columns,
-            record.error or image_error or caption_error,
-            None if roles.key is None else _text(values[roles.key]),
-            record.warning,
-            row_id is not None,
-            None if references is None else tuple(references),
-        )
-
-    def _image_and_references(
-        self, values: Mapping[str, Any], roles: Roles
-    ) -> tuple[File | None, Sequence[Any] | None, str | None]:
-        """Return the image, the references and an error of a row; a row with references needs no image."""
-        references = None if roles.references is None else read_references(values[roles.references])
-        try:
-            if references is None and self._references is not None:
-                references = self._references.find(values)
-            has_image = roles.key is not None or not (roles.image is None or is_missing(values[roles.image]))
-            if references and not has_image:
-                return None, references, None
-            if roles.image is not None:
-                return self._images.find(values[roles.image], roles.image), references, None
-            if roles.key is not None:
-                return self._images.find_by_id(values[roles.key], roles.key), references, None
-        except ImageError as error:
-            return None, references, str(error)
-        accepted = listed(self.names.accepted("image"))
-        return None, references, f"no image; expected one of {accepted}; found: {listed(values)}"
-
-    def _split(self, row: Row, number: int, record: Record, name: str, earlier: set[int]) -> Iterator[Row]:
-        """Yield one row per caption of the list in column `name`; together they are one candidate set.
-
-        An empty list becomes one row with an error. Columns `group` and `candidates` of the input take precedence;
-        else the group is the id of the list, if none of the `earlier` ones has it (of which there are hashes).
-        """
-        captions: list[Any] = record.values[name]
-        group = row.group
-        if group is None:
-            is_new = row.has_id and hash(row.id) not in earlier
-            earlier.add(hash(row.id))
-            group = row.id if is_new else f"{row.id if row.has_id else ''}@{number}"
-        id_name = self.layout.id_name
-        columns = {id_name: row.id, **row.columns, "group": group}
-        columns.setdefault("candidates", len(captions))
-        single = single_name(name, columns)
-        for position, text in enumerate(captions or [None]):
-            caption, error = _checked_caption(text, f"{name}[{position}]")
-            row_id = f"{row.id}#{position}" if captions else row.id
-            values = {single if column == name else column: value for column, value in columns.items()}
-            values |= {id_name: row_id, single: text}
-            yield row._replace(
-                index=row.index + position, id=row_id, caption=caption, columns=values, error=row.error or error,
-                list_number=number,
-            )  # fmt: skip
 
 
 def open_rows(
@@ -340,33 +213,4 @@ def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator
         yield origin
         for file in filter(None, (path, origin)):
             with suppress(MSDScoreError, OSError), open_rows(file, images=images) as rows:
-                yield from (row.source for row in rows.read() if isinstance(row.source, str))
-
-
-def _checked_caption(caption: Any, name: str) -> tuple[str | None, str | None]:
-    """Return the caption, or None and an error."""
-    if is_missing(caption) or (isinstance(caption, str) and not caption.strip()) or caption == []:
-        return None, f"{name} is empty"
-    if not isinstance(caption, str):
-        return None, f"{name} must be text, got {type(caption).__name__}"
-    if name == "prediction" and caption.startswith(_NO_ANSWER):
-        return None, f"{name} reports that the model did not answer: {shortened(caption)}"
-    return caption, None
-
-
-def _text(value: Any) -> str | None:
-    if type(value) is str:
-        return value or None
-    if is_missing(value):
-        return None
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def _without_image_bytes(value: Any, *, is_image: bool) -> Any:
-    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
-        return value["path"]
-    if isinstance(value, TarImage):
-        return value.name
-    return None if is_image and isinstance(value, bytes) else value
+                yield from (row.image for row in rows.read() if isinstance(row.image, str))

@@ -1,30 +1,25 @@
 """Tables of users (pandas, pyarrow, Arrow interface): read their rows, and add columns of scores."""
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from msdscore.errors import ConfigError
 from msdscore.io.arrow import pa
-from msdscore.io.files import source_key
-from msdscore.io.images import ImageSource, from_cell
-from msdscore.rows.rules import ColumnNames, first_of, read_references, single_name
+from msdscore.rows.images import ImageFinder
+from msdscore.rows.rules import ColumnNames, Row, RowMaker, list_of, single_name
 
 
-@dataclass(frozen=True, slots=True)
-class TablePair:
-    """An image with one of its captions; pairs of one `candidate_set` are compared with each other."""
+class TableRows(NamedTuple):
+    """The rows of a table: `numbers[i]` is the table's row of row i, `counts[i]` the captions of its list, 1 if none.
 
-    row: int
-    image: ImageSource | None  # None for a row that has only references
-    image_key: Hashable
+    `caption` is the column of captions; `is_listed` is whether a row has a list of them.
+    """
+
+    rows: list[Row]
+    numbers: list[int]
+    counts: list[int]
     caption: str
-    candidate_set: Hashable
-    candidates: int | None  # number of captions in the row's list; None if it is not a list
-    references: Sequence[str] | None = None
+    is_listed: bool
 
 
 def as_table(table: Any) -> Any:
@@ -55,59 +50,36 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def read_pairs(table: Any, names: ColumnNames, folder: Path | None) -> Iterator[TablePair]:
-    """Yield the pairs of a table; a list of captions, a `group`, or the rows of one image are a candidate set.
-
-    Relative paths are relative to `folder`.
-    """
+def read_table(table: Any, names: ColumnNames, folder: Path | None) -> TableRows:
+    """Return the rows of a table; relative paths and ids of images are looked up in `folder`."""
     columns = _names(table)
-    names.check(columns, "the table", folder=False, lists=True)
-    image_name, caption_name, reference_name = (
-        names.find(role, columns) for role in ("image", "caption", "references")
-    )
-    group_name = first_of(columns, ("group",))
-    for name in (image_name, caption_name, group_name):
-        if columns.count(str(name)) > 1:
-            raise ConfigError(f"the table has {columns.count(str(name))} columns {name!r}; rename or drop all but one")
-    images, texts, groups, lists = (
-        [None] * len(table) if name is None else _cells(table, name)
-        for name in (image_name, caption_name, group_name, reference_name)
-    )
-    for row, (cell, caption, group, reference_cell) in enumerate(zip(images, texts, groups, lists, strict=True)):
-        references = read_references(reference_cell)
-        source = None if cell is None and references else from_cell(cell)
-        source = folder / source if folder is not None and isinstance(source, str | Path) else source
-        key: Hashable = source_key(source) if isinstance(source, str | Path | bytes) else id(cell)
-        key = ("row", row) if source is None else key
-        several = isinstance(caption, list | tuple | np.ndarray)
-        captions = (list(caption) or [""]) if several else [caption]
-        if group is None or group != group:  # missing, or NaN
-            candidate_set: Hashable = ("row", row) if several else ("image", key)
-        else:
-            candidate_set = ("group", group)
-        for text in captions:
-            yield TablePair(row, source, key, text, candidate_set, len(caption) if several else None, references)
+    names.check(columns, "the table", folder=folder is not None, lists=True)
+    maker = RowMaker(names, ImageFinder("-", folder))
+    used = [name for name in maker.roles(columns) if name is not None]
+    for name in used:
+        if columns.count(name) > 1:
+            raise ConfigError(f"the table has {columns.count(name)} columns {name!r}; rename or drop all but one")
+    caption = str(names.find("caption", columns))
+    read = TableRows([], [], [], caption, is_listed=False)
+    listed = False
+    for number, cells in enumerate(zip(*(_cells(table, name) for name in dict.fromkeys(used)), strict=True)):
+        values = dict(zip(dict.fromkeys(used), cells, strict=True))
+        made, captions = maker.rows(values), list_of(values[caption])
+        read.rows.extend(made)
+        read.numbers.extend([number] * len(made))
+        read.counts.extend([1 if captions is None else len(captions)] * len(made))
+        listed |= captions is not None
+    return read._replace(is_listed=listed)
 
 
-def with_scores(table: Any, pairs: Sequence[TablePair], added: pa.Table, names: ColumnNames, prefix: str) -> Any:
-    """Return the table with the columns of the scores appended; a row with a list of captions is repeated for each."""
+def with_scores(table: Any, read: TableRows, added: pa.Table, prefix: str) -> Any:
+    """Return the table with the columns of scores appended; a row with a list of captions is repeated for each."""
     added = added.drop_columns(["caption"])
     signature = (added.schema.metadata or {})[b"msdscore"].decode()
     taken = [prefix + name for name in added.column_names if prefix + name in _names(table)]
     if taken:
         raise ConfigError(f"the table has columns {', '.join(taken)} already; drop them, or pass a prefix")
-    if any(pair.candidates is not None for pair in pairs):
-        name, has_counts = str(names.find("caption", _names(table))), "candidates" in _names(table)
-        rows, single = [pair.row for pair in pairs], single_name(name, _names(table))
-        captions = [pair.caption if isinstance(pair.caption, str) else None for pair in pairs]
-        counts = [1 if pair.candidates is None else pair.candidates for pair in pairs]
-        if _is_pandas(table):
-            table = table.iloc[rows].rename(columns={name: single}).assign(**{single: captions})
-            table = table if has_counts else table.assign(candidates=counts)
-        else:
-            table = table.take(pa.array(rows, pa.int64()))
-            table = table.set_column(table.column_names.index(name), single, pa.array(captions, pa.string()))
-            table = table if has_counts else table.append_column("candidates", pa.array(counts, pa.int64()))
+    table = _one_per_caption(table, read) if read.is_listed else table
     if _is_pandas(table):
         frame = table.assign(**{prefix + name: added[name].to_pandas().to_numpy() for name in added.column_names})
         frame.attrs["signature"] = signature
@@ -115,6 +87,18 @@ def with_scores(table: Any, pairs: Sequence[TablePair], added: pa.Table, names: 
     for name in added.column_names:
         table = table.append_column(prefix + name, added[name])
     return table.replace_schema_metadata({**(table.schema.metadata or {}), **(added.schema.metadata or {})})
+
+
+def _one_per_caption(table: Any, read: TableRows) -> Any:
+    """Return the table with one row per caption, and the column `candidates` unless it has one."""
+    name, single, has_counts = read.caption, single_name(read.caption, _names(table)), "candidates" in _names(table)
+    captions = [row.caption for row in read.rows]
+    if _is_pandas(table):
+        table = table.iloc[read.numbers].rename(columns={name: single}).assign(**{single: captions})
+        return table if has_counts else table.assign(candidates=read.counts)
+    table = table.take(pa.array(read.numbers, pa.int64()))
+    table = table.set_column(table.column_names.index(name), single, pa.array(captions, pa.string()))
+    return table if has_counts else table.append_column("candidates", pa.array(read.counts, pa.int64()))
 
 
 def _is_pandas(table: Any) -> bool:

@@ -21,7 +21,7 @@ from msdscore.forms.columns import numbers as number_names
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import File, TarImage, content_stamp, file_stamp, source_key, text_key
 from msdscore.io.runs import Run
-from msdscore.rows.files import Row
+from msdscore.rows.rules import Row
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.stream import Batch, split_pairs, stream_batches
@@ -60,8 +60,8 @@ class Part:
         digest = blake2b(digest_size=8)
         for row in (*self.rows, *self.unusable):
             # Images that are bytes are part of the input, whose content the run knows.
-            offset = row.source.offset if isinstance(row.source, TarImage) else None
-            values = (row.index, offset, row.id, row.caption, row.group, row.columns, row.references, row.error)
+            offset = row.image.offset if isinstance(row.image, TarImage) else None
+            values = (row.index, offset, row.id, row.caption, row.set, row.columns, row.references, row.error)
             digest.update(f"{values!r}\n".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
@@ -100,8 +100,8 @@ def _window(stream: Iterator[Row], most: int, most_bytes: int) -> list[Row]:
     rows, size = list[Row](), 0
     for row in islice(stream, most):
         rows.append(row)
-        if isinstance(row.source, bytes):
-            size += len(row.source)
+        if isinstance(row.image, bytes):
+            size += len(row.image)
             if size >= most_bytes:
                 break
     return rows
@@ -111,9 +111,9 @@ def _image_key(row: Row) -> str | int:
     """Return what rows of one image have in common, whether or not the image exists."""
     if row.lookup is not None:
         return f"id {row.lookup}"
-    if isinstance(row.source, TarImage):  # all rows are of one tar
-        return row.source.offset
-    return f"row {row.index}" if row.source is None else source_key(row.source)
+    if isinstance(row.image, TarImage):  # all rows are of one tar
+        return row.image.offset
+    return source_key(row.image) if isinstance(row.image, File) else f"row {row.index}"
 
 
 def _part(number: int, sets: list[list[Row]]) -> Part:
@@ -125,9 +125,9 @@ def _part(number: int, sets: list[list[Row]]) -> Part:
             if row.error is not None:
                 unusable.append(row)
                 continue
-            if image < 0 and row.source is not None:
+            if image < 0 and isinstance(row.image, File):
                 image = len(images)
-                images.append(row.source)
+                images.append(row.image)
             rows.append(row)
             owner.append(image)
     return Part(number, tuple(rows), tuple(images), tuple(owner), tuple(unusable))
@@ -215,7 +215,7 @@ class _PartBatch(Batch):
 
 def _batches(parts: Iterable[Part], pipeline: Pipeline) -> Iterator[_PartBatch]:
     for part in parts:
-        captions = [row.caption or "" for row in part.rows]
+        captions = [row.caption for row in part.rows]
         references = [row.references for row in part.rows]
         if all(texts is None for texts in references):
             references = []
@@ -238,7 +238,7 @@ def _results(part: Part, results: Mapping[int, Numbers | RowError]) -> list[Numb
     for number, row in enumerate(part.rows):
         if row.warning is not None and isinstance(result := scored[number], Numbers):
             scored[number] = replace(result, warnings=(row.warning, *result.warnings))
-    return [*scored, *(RowError(row.error) for row in part.unusable)]
+    return [*scored, *(row.error or RowError("") for row in part.unusable)]
 
 
 def row_keys(part: Part) -> pa.Table:
@@ -252,9 +252,7 @@ def row_keys(part: Part) -> pa.Table:
     rows = (*part.rows, *part.unusable)
     # A candidate set is a group, else a list of captions, else the captions of an image.
     groups = [
-        text_key(f"group {row.group}") if row.group is not None
-        else image if row.list_number is None
-        else text_key(f"list {row.list_number}")
+        image if row.set is None else text_key(row.set)
         for row, image in zip(rows, images, strict=True)
     ]  # fmt: skip
     columns = {"row": [row.index for row in rows], "group": groups, "image": images}

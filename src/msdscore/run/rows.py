@@ -31,7 +31,8 @@ from msdscore.io.tables import (
     without_formulas,
 )
 from msdscore.io.targets import check_manifest, refuse_inputs, run_files
-from msdscore.rows.files import Row, RowSource
+from msdscore.rows.files import RowSource
+from msdscore.rows.rules import Row
 from msdscore.run.parts import READERS, WORST, collect, plan, score_missing, stamps_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -137,7 +138,7 @@ def _prepare_output(source: RowSource, output: Path, how: RunOptions) -> None:
     if how.excel_safe and output.suffix.lower() not in (".csv", ".tsv"):
         raise ConfigError(f"{output}: --excel-safe is for outputs that spreadsheets open; expected .csv or .tsv")
     if how.overwrite:
-        images = (row.source for row in source.read() if isinstance(row.source, str))
+        images = (row.image for row in source.read() if isinstance(row.image, str))
         refuse_inputs([output, *run_files(output)], images)
         discard(output)
 
@@ -237,7 +238,7 @@ class InputColumns:
         for row in rows:
             self.count += 1
             self.names.update(row.columns)
-            waiting.append((row.columns, row.index, row.id, row.has_id, row.caption))
+            waiting.append((row.columns, row.index, row.id, row.has_id, row.caption or None))
             if len(waiting) >= STORED_ROWS:
                 self._store(waiting)
                 waiting = []

@@ -25,8 +25,8 @@ from msdscore.io.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts
 from msdscore.io.tables import table_from_columns
 from msdscore.io.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.rows.ahead import read_ahead
-from msdscore.rows.files import Row, open_rows
-from msdscore.rows.rules import ColumnNames, first_of
+from msdscore.rows.files import open_rows
+from msdscore.rows.rules import ColumnNames, Row, first_of
 from msdscore.run.folders import claim_folder
 from msdscore.run.parts import WORST, collect, plan, score_missing
 from msdscore.run.rows import InputColumns, RowValues, renamed

@@ -26,7 +26,7 @@ from msdscore.io import stores
 from msdscore.io.files import is_address
 from msdscore.io.stores import expand_all, score_names
 from msdscore.io.targets import refuse_inputs
-from msdscore.rows.files import Row
+from msdscore.rows.rules import Row
 from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
 

@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from html import escape
+from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.divergence import soften
 from msdscore.core.evidence import VERDICT_AT, limits_text, verdict
-from msdscore.errors import ConfigError, InputError, RowError, require
+from msdscore.errors import ConfigError, InputError, require
 from msdscore.forms import references
 from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Form, Measurement
-from msdscore.forms.columns import COLUMNS, SHOWN, added
+from msdscore.forms.columns import COLUMNS, SHOWN
 from msdscore.forms.columns import numbers as number_names
 from msdscore.forms.registry import heading, score_name
 from msdscore.text.warnings import NOT_ENGLISH, withheld
@@ -27,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 NAN = math.nan
 NAMED = 3  # words of each finding that a headline names
+NUMBERS = frozenset(number_names(tuple(COLUMNS)))
 UNREADABLE = frozenset(("match", "invented"))  # numbers that a caption in another language does not have
 # Why a scored caption lacks a number.
 WHY_MISSING = {"match": "no match: this bank and these settings have none", "ref_msd": references.NO_REFERENCES}
@@ -95,7 +96,6 @@ def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[
     return tuple(scored)
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Score:
     """The score of one caption. A number that the score does not have is NaN, and null in files and JSON.
 
@@ -121,43 +121,76 @@ class Score:
     Neither: `uncertainty` is that of the candidate set (1: the similarities do not separate the captions), `length`
     the number of tokens that were read, `windows` the number of parts in which a long caption was read.
 
-    `columns` names the numbers that scores with these settings have. `warnings` are remarks on the score, such as words
+    It is a view of one row of `Scores`: every number is an attribute, and `columns` names those that scores with these
+    settings have. `warnings` are remarks on the score, such as words
     that the encoder cannot read. `doubtful` maps the words in doubt to `likely wrong` or `check`, the least supported
     first; it is None if words are not judged, and with references, for which an explanation judges them. If the
     caption is not `readable`, the numbers mean nothing. If there is an `error`, there was nothing to score.
     """
 
-    caption: str
-    signature: str
-    columns: tuple[str, ...] = ()
-    candidates: int = 1
-    warnings: list[str] = field(default_factory=list)
-    error: str | None = None
-    similarity: float = NAN
-    coverage: float = NAN
-    support: float = NAN
-    beta: float = NAN
-    divergence: float = NAN
-    negation: float = NAN
-    precision: float = NAN
-    information: float = NAN
-    penalty: float = NAN
-    invented: float = NAN
-    familiarity: float = NAN
-    reference_count: float = NAN
-    reference_similarity: float = NAN
-    reference_support: float = NAN
-    reference_coverage: float = NAN
-    reference_score: float = NAN
-    ref_msd: float = NAN
-    uncertainty: float = NAN
-    length: int = 0
-    windows: int = 0
-    msd: float = NAN
-    soft_msd: float = NAN
-    match: float = NAN
-    doubtful: Mapping[str, str] | None = None
-    verdict_at: tuple[float, float] = VERDICT_AT
+    __slots__ = ("_row", "_scores")
+    __hash__ = None  # type: ignore[assignment]  # equal scores may be views of different tables
+
+    def __init__(self, scores: "Scores", row: int) -> None:
+        self._scores, self._row = scores, row
+
+    def __getattr__(self, name: str) -> Any:
+        if name in NUMBERS:
+            column = self._scores.columns.get(name)
+            if column is not None:
+                return column[self._row].item()
+            return 0 if COLUMNS[name].kind == "count" else NAN
+        raise AttributeError(f"a score has no {name!r}; its numbers are {', '.join(self.columns)}")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.columns]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Score, (self._scores[self._row : self._row + 1], 0)
+
+    @property
+    def caption(self) -> str:
+        """The caption."""
+        return self._scores.captions[self._row]
+
+    @property
+    def signature(self) -> str:
+        """Everything that can change the score, in one line."""
+        return self._scores.signature
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The numbers that scores with these settings have."""
+        return tuple(self._scores.columns)
+
+    @property
+    def candidates(self) -> int:
+        """Number of captions of the candidate set that were scored."""
+        return int(self._scores.candidates[self._row])
+
+    @property
+    def warnings(self) -> list[str]:
+        """Remarks on the caption and the image."""
+        return list(self._scores.warnings[self._row])
+
+    @property
+    def error(self) -> str | None:
+        """Why there was nothing to score; None for a score."""
+        return self._scores.errors[self._row]
+
+    @property
+    def worst(self) -> tuple[str, ...]:
+        """The least supported words, if they were requested."""
+        return self._scores.worst[self._row]
+
+    @property
+    def doubtful(self) -> Mapping[str, str] | None:
+        """The words in doubt, each `likely wrong` or `check`; None if words are not judged."""
+        return self._scores.doubtful[self._row] if self._scores.doubtful else None
+
+    def with_doubtful(self, doubtful: Mapping[str, str] | None) -> "Score":
+        """Return the score with other words in doubt."""
+        return Score(replace(self._scores[self._row : self._row + 1], doubtful=(doubtful,)), 0)
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.columns)
@@ -166,8 +199,6 @@ class Score:
     def __eq__(self, other: object) -> bool:
         # Two missing numbers are equal, unlike NaN.
         return self.to_dict() == other.to_dict() if isinstance(other, Score) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # warnings can be changed
 
     def __str__(self) -> str:
         if self.error is not None:
@@ -196,7 +227,7 @@ class Score:
     @property
     def verdict(self) -> str | None:
         """The match in words: on topic, unsure or off topic; None if a warning withholds it."""
-        return verdict(known(self.match), at=self.verdict_at, withheld=bool(self.withheld))
+        return self._scores.verdict(self._row)
 
     @property
     def withheld(self) -> tuple[str, ...]:
@@ -247,6 +278,11 @@ class Score:
         return html_table([self], self.signature)
 
 
+def _chained(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Join one field of several tables; empty if one of them lacks it."""
+    return tuple(chain.from_iterable(parts)) if all(parts) else ()
+
+
 def known(value: Any) -> Any:
     """Return a value, or None for NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
@@ -290,8 +326,8 @@ class Scores:
     """Scores of captions as arrays, in the order of the captions; see `Score` for which direction is better.
 
     `columns` has every number by name, each also an attribute; NaN (counts: 0) for captions that have an error in
-    `errors`. `candidates` is the number of captions of each caption's candidate set that were scored. A slice returns
-    `Scores`, an index one `Score`; `a + b` joins two with the same signature.
+    `errors`. `candidates` is the number of captions of each caption's candidate set that were scored. A slice or
+    an array of indices returns `Scores`, an index one `Score`; `a + b` joins two with the same signature.
 
     >>> from PIL import Image
     >>> from msdscore import Scorer
@@ -306,46 +342,46 @@ class Scores:
     warnings: tuple[tuple[str, ...], ...]
     errors: tuple[str | None, ...]
     signature: str
-    images: tuple[Any, ...] = ()  # of `Scorer.rank_images`, one per row
+    sets: Ints  # equal for the captions of one candidate set
+    images: Ints  # equal for the captions of one image, 0 for none
+    worst: tuple[tuple[str, ...], ...]  # the least supported words, if they were requested
+    sources: tuple[Any, ...] = ()  # the images of `Scorer.rank_images`, one per row
     doubtful: tuple[Mapping[str, str] | None, ...] = ()  # one per row, or none at all
     verdict_at: tuple[float, float] = VERDICT_AT
 
     @classmethod
-    def of(
-        cls,
-        captions: Sequence[str],
-        scored: Sequence[Numbers | RowError],
-        sets: Sequence[int],
-        form: Form,
-        signature: str,
-        *,
-        verdict_at: tuple[float, float] = VERDICT_AT,
-    ) -> "Scores":
-        """Build scores from numbers or errors; captions with equal numbers in `sets` are one candidate set."""
-        valid = [index for index, row in enumerate(scored) if isinstance(row, Numbers)]
-        rows = [row.values for row in scored if isinstance(row, Numbers)]
-        has_references = any(references.NAMES[0] in row for row in rows)
-        columns = dict[str, npt.NDArray[Any]]()
-        for name in number_names(added(form.group, references=has_references)):
-            # Captions without a number have 0 as counts, else NaN.
-            is_count = COLUMNS[name].kind == "count"
-            columns[name] = np.zeros(len(scored), dtype=np.int64) if is_count else np.full(len(scored), np.nan)
-            columns[name][valid] = [np.nan if (value := row.get(name)) is None else value for row in rows]
-        # A caption that was compared with references only has no score with an image, but NaN.
-        set_of = np.asarray(sets, dtype=np.int64)
-        columns["uncertainty"][valid], columns["soft_msd"][valid] = soften(
-            columns["similarity"][valid], columns["msd"][valid], set_of[valid], temperature=form.temperature
-        )
-        distinct_sets, inverse = np.unique(set_of, return_inverse=True)
-        counts = np.bincount(inverse[valid], minlength=len(distinct_sets))
-        errors = tuple(str(row) if isinstance(row, RowError) else None for row in scored)
-        warnings = tuple(row.warnings if isinstance(row, Numbers) else () for row in scored)
-        texts = tuple(text if isinstance(text, str) else "" for text in captions)
-        if has_references:
-            signature = references.signed(signature, columns["reference_count"])
-        doubtful = tuple(row.doubtful if isinstance(row, Numbers) else None for row in scored)
+    def join(cls, parts: "Sequence[Scores]") -> "Scores":
+        """Join scores of one signature, of which some may have numbers that others lack.
+
+        Raises:
+            ConfigError: They have different signatures.
+        """
+        signatures = dict.fromkeys(references.unsigned(part.signature) for part in parts)
+        if len(signatures) > 1:
+            raise ConfigError(
+                f"expected scores of one signature to join, got {len(signatures)}: {'; '.join(signatures)}"
+            )
+        if len(parts) == 1:
+            return parts[0]
+        names = [name for name in COLUMNS if any(name in part.columns for part in parts)]
+        columns = {
+            name: np.concatenate([part.columns.get(name, np.full(len(part), np.nan)) for part in parts])
+            for name in names
+        }
+        counts, (signature,) = columns.get(references.NAMES[0]), signatures
         return cls(
-            texts, columns, counts[inverse], warnings, errors, signature, doubtful=doubtful, verdict_at=verdict_at
+            _chained([part.captions for part in parts]),
+            columns,
+            np.concatenate([part.candidates for part in parts]),
+            _chained([part.warnings for part in parts]),
+            _chained([part.errors for part in parts]),
+            signature if counts is None else references.signed(signature, counts),
+            np.concatenate([part.sets for part in parts]),
+            np.concatenate([part.images for part in parts]),
+            _chained([part.worst for part in parts]),
+            _chained([part.sources for part in parts]),
+            _chained([part.doubtful for part in parts]),
+            parts[0].verdict_at,
         )
 
     def __getattr__(self, name: str) -> npt.NDArray[Any]:
@@ -375,6 +411,13 @@ class Scores:
         """The probability that each caption belongs to its image; NaN if it is not known."""
         return self.columns["match"]
 
+    def verdict(self, row: int) -> str | None:
+        """Return the match of a row in words; None if it is missing, or if a warning withholds it."""
+        match, warnings = self.columns["match"][row].item(), self.warnings[row]
+        if math.isnan(match):
+            return None
+        return verdict(match, at=self.verdict_at, withheld=bool(warnings) and bool(withheld(warnings)))
+
     @property
     def failed(self) -> int:
         """Number of captions that could not be scored."""
@@ -387,53 +430,37 @@ class Scores:
     def __getitem__(self, index: int) -> Score: ...
 
     @overload
-    def __getitem__(self, index: slice) -> "Scores": ...
+    def __getitem__(self, index: slice | Ints) -> "Scores": ...
 
-    def __getitem__(self, index: int | slice) -> "Score | Scores":
-        if isinstance(index, slice):
-            columns = {name: values[index] for name, values in self.columns.items()}
-            texts = self.captions[index], self.warnings[index], self.errors[index]
+    def __getitem__(self, index: int | slice | Ints) -> "Score | Scores":
+        if isinstance(index, slice | np.ndarray):
+
+            def chosen(values: tuple[Any, ...]) -> tuple[Any, ...]:
+                return values[index] if isinstance(index, slice) else tuple(values[at] for at in index.tolist())
+
             return Scores(
-                texts[0], columns, self.candidates[index], *texts[1:], self.signature, self.images[index],
-                self.doubtful[index], self.verdict_at,
-            )  # fmt: skip
-        values: dict[str, Any] = {name: column[index].item() for name, column in self.columns.items()}
-        return Score(
-            self.captions[index],
-            self.signature,
-            tuple(self.columns),
-            int(self.candidates[index]),
-            list(self.warnings[index]),
-            self.errors[index],
-            **values,
-            doubtful=self.doubtful[index] if self.doubtful else None,
-            verdict_at=self.verdict_at,
-        )
+                chosen(self.captions),
+                {name: values[index] for name, values in self.columns.items()},
+                self.candidates[index],
+                chosen(self.warnings),
+                chosen(self.errors),
+                self.signature,
+                self.sets[index],
+                self.images[index],
+                chosen(self.worst),
+                chosen(self.sources) if self.sources else (),
+                chosen(self.doubtful) if self.doubtful else (),
+                self.verdict_at,
+            )
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"expected an index below {len(self)}, got {index}")
+        return Score(self, index % len(self))
 
     def __iter__(self) -> Iterator[Score]:
         return (self[index] for index in range(len(self)))
 
     def __add__(self, other: "Scores") -> "Scores":
-        first, second = (references.unsigned(side.signature) for side in (self, other))
-        if first != second:
-            raise ConfigError(f"expected scores of one signature to join, got 2: {first}; {second}")
-        columns = {
-            name: np.concatenate([side.columns.get(name, np.full(len(side), np.nan)) for side in (self, other)])
-            for name in {**self.columns, **other.columns}
-        }
-        counts = columns.get(references.NAMES[0])
-        signature = first if counts is None else references.signed(first, counts)
-        return Scores(
-            self.captions + other.captions,
-            columns,
-            np.concatenate([self.candidates, other.candidates]),
-            self.warnings + other.warnings,
-            self.errors + other.errors,
-            signature,
-            self.images + other.images if self.images and other.images else (),
-            self.doubtful + other.doubtful if self.doubtful and other.doubtful else (),
-            self.verdict_at,
-        )
+        return Scores.join([self, other])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scores):
@@ -452,10 +479,12 @@ class Scores:
     def ranking(self) -> tuple[int, ...]:
         """Indices of the captions from best to worst, failed ones last; equal scores keep their order.
 
-        By Ref-MSD if there are references, by the reference score without an image, else by Soft-MSD.
+        By Ref-MSD if all have it, by the reference score without an image, else by Soft-MSD: a caption that equals its
+        only reference has no Ref-MSD.
         """
-        preferred = (name for name in ("ref_msd", "reference_score") if name in self.columns)
-        column = next((name for name in preferred if not np.isnan(self.columns[name]).all()), "soft_msd")
+        scored = [number for number, error in enumerate(self.errors) if error is None]
+        preferred = (name for name in ("ref_msd", "reference_score") if name in self.columns and scored)
+        column = next((name for name in preferred if not np.isnan(self.columns[name][scored]).any()), "soft_msd")
         return tuple(np.argsort(-self.columns[column], kind="stable").tolist())
 
     @property
@@ -469,7 +498,7 @@ class Scores:
         if first is None or self.errors[first] is not None:
             why = f"; the first: {self.errors[0]}" if self.errors else ""
             raise InputError(f"none of {len(self)} captions could be scored, so none is the best{why}")
-        return self.images[first] if self.images else self.captions[first]
+        return self.sources[first] if self.sources else self.captions[first]
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per caption, with the caption and the added columns."""
@@ -485,7 +514,7 @@ class Scores:
         failed = np.array([error is not None for error in self.errors], dtype=bool)
         names = [name for name in COLUMNS if name in self.columns or COLUMNS[name].kind in ("text", "list")]
         columns = {name: pyarrow.array(self.columns[name], mask=failed) for name in names if name in self.columns}
-        columns |= {"verdict": pyarrow.array([score.verdict for score in self], pyarrow.string())}
+        columns |= {"verdict": pyarrow.array(map(self.verdict, range(len(self))), pyarrow.string())}
         columns |= {"warnings": pyarrow.array(self.warnings, pyarrow.list_(pyarrow.string()))}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
         ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {name: columns[name] for name in names}

@@ -1,19 +1,18 @@
 """Scoring of many pairs in constant memory: images are decoded while the previous ones are scored."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msdscore import threads
 from msdscore.core.arrays import is_gpu, is_launching
 from msdscore.encoders.preprocessing import preprocessing_of
-from msdscore.errors import ConfigError, RowError
+from msdscore.errors import RowError
 from msdscore.io.images import ImageSource, Stamp
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Finish, Pipeline
@@ -42,14 +41,6 @@ class Batch:
     references: Sequence[Sequence[str] | None] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RowBatch(Batch):
-    """The captions of a batch of rows; `rows[i]` is the index of the row of caption i."""
-
-    rows: Sequence[int] = ()
-
-
-ImageAndCaption = tuple[ImageSource, str | Sequence[str]] | Mapping[str, Any]
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
 # A batch, the numbers or errors of its captions, and the stamps of its images.
 Result: TypeAlias = tuple[AnyBatch, list[Numbers | RowError], list[str | None]]
@@ -187,43 +178,3 @@ def split_pairs(
         )
         batches.append((rows, batch))
     return batches
-
-
-def row_batches(rows: Iterable[ImageAndCaption], size: int) -> Iterator[RowBatch]:
-    """Yield batches of at most `size` rows with an image and a caption or a list of captions.
-
-    >>> [batch.rows for batch in row_batches([("a.png", ["", ""]), ("b.png", ""), ("c.png", "")], 2)]
-    [[0, 0, 1], [0]]
-    """
-    pairs = map(_read_row, rows)
-    while chosen := list(islice(pairs, size)):
-        images, captions, owner = list[ImageSource](), list[str](), list[int]()
-        references, numbers = list[Sequence[str] | None](), list[int]()
-        for number, (image, texts, row_references) in enumerate(chosen):
-            images += [] if image is None else [image]
-            captions += texts
-            owner += [-1 if image is None else len(images) - 1] * len(texts)
-            references += [row_references] * len(texts)
-            numbers += [number] * len(texts)
-        has_references = any(row_references is not None for row_references in references)
-        yield RowBatch(images, captions, owner, references if has_references else (), numbers)
-
-
-def _read_row(row: ImageAndCaption) -> tuple[ImageSource | None, Sequence[str], Sequence[str] | None]:
-    """Return the image, captions and references of a row."""
-    from msdscore.rows.rules import REFERENCES, SEVERAL, read_references
-
-    references = None
-    if isinstance(row, Mapping):
-        name = "caption" if "caption" in row else SEVERAL
-        references = read_references(row.get(REFERENCES))
-        if name not in row or ("image" not in row and references is None):
-            raise ConfigError(f"expected a row with 'image' and 'caption', got the names {', '.join(map(str, row))}")
-        image, captions = row.get("image"), row[name]
-    elif isinstance(row, tuple | list) and len(row) == 2:
-        image, captions = row
-    else:
-        raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(row).__name__}")
-    # An empty list is a caption without words: a row with an error, not a missing row.
-    several = isinstance(captions, list | tuple) or getattr(captions, "ndim", 0) == 1
-    return image, (list(captions) or [""]) if several else [captions], references

@@ -13,9 +13,8 @@ from msdscore.errors import InputError, shortened
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import TarImage
 from msdscore.io.shards import SIGNATURE_KEY
-from msdscore.rows.files import Row
 from msdscore.rows.parquet import ParquetTable
-from msdscore.rows.rules import ColumnNames, first_of
+from msdscore.rows.rules import ColumnNames, Row, first_of
 from msdscore.rows.tars import CAPTION_LISTS, sample_key
 from msdscore.run.rows import renamed
 from msdscore.select.scores import Positions, ScoreFile, parquet_rows, rows_at
@@ -154,8 +153,8 @@ def copy_samples(file: ScoreFile, tar: Path, rows: Positions, out: IO[bytes]) ->
     known = dict(zip(rows.tolist(), zip(file.texts(file.key_name, rows), captions, strict=True), strict=True))
     by_offset: dict[int, list[Row]] = {}
     for row in rows_at(file.facts, tar, known):
-        if isinstance(row.source, TarImage):
-            by_offset.setdefault(row.source.offset, []).append(row)
+        if isinstance(row.image, TarImage):
+            by_offset.setdefault(row.image.offset, []).append(row)
     with tarfile.open(tar, "r:") as given, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as written:
         for sample in _samples(given):
             selected = [by_offset[member.offset_data] for member in sample if member.offset_data in by_offset]

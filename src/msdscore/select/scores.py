@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.evidence import VERDICT_AT
-from msdscore.errors import ConfigError, InputError, MSDScoreError, shortened
+from msdscore.errors import ConfigError, InputError, MSDScoreError, RowError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.files import TarImage, base_name, is_address, split_query
 from msdscore.io.shards import SIGNATURE_KEY, ShardFacts, shard_facts
 from msdscore.io.tables import as_text
 from msdscore.io.targets import RUN_NOTES
-from msdscore.rows.files import Row, open_rows
+from msdscore.rows.files import open_rows
 from msdscore.rows.formats import open_records
-from msdscore.rows.rules import ColumnNames
+from msdscore.rows.rules import ColumnNames, Row
 
 KEY_NAMES = ("key", "id")
 UID = "uid"
@@ -230,11 +230,11 @@ def shard_rows(
             if path == Path(copy or facts.source):
                 return rows
             # A copy of a remote tar exists only within this block.
-            sources = {index: row.source.read() for index, row in rows.items() if isinstance(row.source, TarImage)}
-            return {index: row._replace(source=sources.get(index, row.source)) for index, row in rows.items()}
+            sources = {index: row.image.read() for index, row in rows.items() if isinstance(row.image, TarImage)}
+            return {index: row._replace(image=sources.get(index, row.image)) for index, row in rows.items()}
     except MSDScoreError as error:
         reason = str(error).partition(";")[0]  # what to do about it differs from command to command
-        return {index: Row(index, "", None, None, None, {}, error=reason) for index in known}
+        return {index: Row(None, "", None, None, "", {}, error=RowError(reason), index=index) for index in known}
 
 
 def rows_at(facts: ShardFacts, path: Path, known: Known, *, images: Path | None = None) -> Iterator[Row]:

@@ -233,7 +233,7 @@ def _locations(path: Path, count: int, images: Path | None, rows: Path | None) -
             locations[row.index] = source_key(source)
         elif isinstance(source, TarImage):
             locations[row.index] = source
-        elif source.is_file():
+        elif isinstance(source, str) and Path(source).is_file():
             locations[row.index] = Path(absolute_path(source))
     return locations
 

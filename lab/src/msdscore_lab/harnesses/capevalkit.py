@@ -85,13 +85,13 @@ def run(
     known_references = None if references is None else ReferenceFile(references, by_row=True)
     with open_rows(predictions, images=image_dir, format="jsonl", references=known_references) as source:
         rows = list(source.read())
-    bad = [row for row in rows if row.error or row.image is None or row.caption is None]
+    bad = [row for row in rows if row.error or row.image is None]
     if bad or not rows:
         why = f"{bad[0].id}: {bad[0].error}" if bad else "no rows"
         raise RunError(f"{predictions}: {len(bad)} of {len(rows)} predictions cannot be scored (first: {why})")
     ids = [row.id for row in rows]
     lists = [None if row.references is None else list(row.references) for row in rows]
-    scores = _score(scorer, ids, [row.image for row in rows], [row.caption or "" for row in rows], lists)
+    scores = _score(scorer, ids, [row.image for row in rows], [row.caption for row in rows], lists)
     titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in LOGGED} | {"ref_msd": "Ref-MSD"}
     known = {title: scores.columns[name] for name, title in titles.items() if name in scores.columns}
     known = {title: values for title, values in known.items() if not np.isnan(values).any()}

@@ -1,0 +1,245 @@
+"""From rows to scores: `score_rows` scores any number of rows, `finish` adds the columns of candidate sets."""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from msdscore.core.divergence import soften
+from msdscore.core.evidence import VERDICT_AT
+from msdscore.errors import ConfigError, RowError
+from msdscore.forms import references
+from msdscore.forms.base import Form
+from msdscore.forms.columns import COLUMNS, added
+from msdscore.forms.columns import numbers as number_names
+from msdscore.io.files import File, TarImage, source_key, text_key
+from msdscore.io.images import ImageSource
+from msdscore.rows.rules import Row
+from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import Ints, Numbers, Scores
+from msdscore.scoring.stream import Batch, stream_batches
+
+MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
+CAPTIONS = 64  # rows per image of a batch, at most
+Errors = Literal["raise", "row"]  # raise the first error, or return a row with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBatch(Batch):
+    """Rows that are scored together; `good` are the positions of those without an error, whose captions these are."""
+
+    rows: Sequence[Row]
+    good: Sequence[int]
+    is_last: bool
+
+
+def score_rows(
+    pipeline: Pipeline, rows: Iterable[Row], *, worst: int = 0, errors: Errors = "row"
+) -> Generator[Scores, None, None]:
+    """Yield the scores of rows in their order, some at a time, in constant memory; see `finish`.
+
+    At least one table is yielded, for its columns. Images are decoded while earlier rows are scored. With `worst`, the
+    scores name up to that many of the least supported words; `errors` is whether to raise the first error.
+    """
+    check_errors(errors)
+    batches = row_batches(rows, pipeline.batch_size)
+    first = next(batches, None)
+    if first is None:
+        yield scores_of([], [], [], pipeline.form, pipeline.signature)
+        return
+    if first.is_last and len(first.images) <= 1:  # needs no other threads
+        yield _scores(pipeline, first, _score_one_image(pipeline, first, worst), errors)
+        return
+
+    def chain() -> Iterator[RowBatch]:
+        yield first
+        yield from batches
+
+    with closing(stream_batches(pipeline, chain(), worst=worst)) as stream:
+        for batch, numbers, _ in stream:
+            yield _scores(pipeline, batch, numbers, errors)
+
+
+def check_errors(errors: str) -> None:
+    """Raise `ConfigError` unless this is a way to handle errors."""
+    if errors not in get_args(Errors):
+        raise ConfigError(f"errors must be 'raise' or 'row', got {errors!r}")
+
+
+def row_batches(rows: Iterable[Row], size: int) -> Iterator[RowBatch]:
+    """Yield batches of consecutive rows with at most `size` images; an image that they share is in a batch once."""
+    waiting, keys = list[Row](), set[object]()
+    for row in rows:
+        key = _identity(row)
+        if waiting and ((key not in keys and len(keys) >= size) or len(waiting) >= CAPTIONS * size):
+            yield _batch(waiting, is_last=False)
+            waiting, keys = [], set()
+        waiting.append(row)
+        keys.add(key)
+    if waiting:
+        yield _batch(waiting, is_last=True)
+
+
+def by_image(rows: Sequence[Row]) -> list[int]:
+    """Return an order of rows in which those of one image follow each other."""
+    position = dict[object, list[int]]()
+    for number, row in enumerate(rows):
+        position.setdefault(_identity(row), []).append(number)
+    return [number for numbers in position.values() for number in numbers]
+
+
+def _identity(row: Row) -> object:
+    """Return what rows of the same image have in common; a row without an image takes its place in a batch."""
+    if row.image is None:
+        return row.index, row.set
+    return row.image if isinstance(row.image, str | TarImage) else id(row.image)
+
+
+def _batch(rows: Sequence[Row], *, is_last: bool) -> RowBatch:
+    images, owner, position = list[ImageSource](), list[int](), dict[object, int]()
+    good = [at for at, row in enumerate(rows) if row.error is None]
+    for at in good:
+        image = rows[at].image
+        if image is None:
+            owner.append(-1)
+            continue
+        index = position.setdefault(_identity(rows[at]), len(images))
+        if index == len(images):
+            images.append(image)
+        owner.append(index)
+    lists = [rows[at].references for at in good]
+    has_references = any(texts is not None for texts in lists)
+    captions = [rows[at].caption for at in good]
+    references = lists if has_references else ()
+    return RowBatch(images, captions, owner, references, rows=rows, good=good, is_last=is_last)
+
+
+def _score_one_image(pipeline: Pipeline, batch: RowBatch, worst: int) -> list[Numbers | RowError]:
+    """Score the captions of one image, or of none, in this thread."""
+    if not batch.captions:
+        return []
+    if batch.images and pipeline.embedder.known_texts is not None:
+        pipeline.start_texts(batch.captions)  # while this thread decodes
+    decoded = pipeline.decode(batch.images)
+    return pipeline.score(decoded, batch.captions, batch.owner, worst=worst, references=batch.references)
+
+
+def _scores(pipeline: Pipeline, batch: RowBatch, numbers: Sequence[Numbers | RowError], errors: Errors) -> Scores:
+    """Return the scores of all rows of a batch, in their order."""
+    scored: list[Numbers | RowError] = [row.error or RowError("not scored") for row in batch.rows]
+    for at, result in zip(batch.good, numbers, strict=True):
+        warning = batch.rows[at].warning
+        if warning is not None and isinstance(result, Numbers):  # those of the input come first
+            result = replace(result, warnings=(warning, *result.warnings))
+        scored[at] = result
+    if errors == "raise":
+        for result in scored:
+            if isinstance(result, RowError):
+                raise result
+    keys = dict[object, int]()
+    images = [keys.get(_identity(row)) or keys.setdefault(_identity(row), image_key(row.image)) for row in batch.rows]
+    sets = [
+        text_key(row.set) if row.set is not None else image if image else text_key(f"row {row.index}")
+        for row, image in zip(batch.rows, images, strict=True)
+    ]
+    captions, form = [row.caption for row in batch.rows], pipeline.form
+    return scores_of(captions, scored, sets, form, pipeline.signature, images=images, verdict_at=pipeline.verdict_at)
+
+
+def image_key(image: ImageSource | None) -> int:
+    """Return a positive key that is the same for equal paths, bytes or objects; 0 for no image."""
+    if image is None:
+        return 0
+    return 1 + text_key(source_key(image) if isinstance(image, File) else f"object {id(image)}") // 2
+
+
+def scores_of(
+    captions: Sequence[str],
+    scored: Sequence[Numbers | RowError],
+    sets: Sequence[int],
+    form: Form,
+    signature: str,
+    *,
+    images: Sequence[int] = (),
+    verdict_at: tuple[float, float] = VERDICT_AT,
+) -> Scores:
+    """Build scores from numbers or errors; the columns of candidate sets are added by `finish`.
+
+    Captions with equal numbers in `sets` are one candidate set; `images` has equal numbers for those of one image.
+    """
+    valid = [index for index, row in enumerate(scored) if isinstance(row, Numbers)]
+    rows = [row.values for row in scored if isinstance(row, Numbers)]
+    has_references = any(references.NAMES[0] in row for row in rows)
+    columns = dict[str, Any]()
+    for name in number_names(added(form.group, references=has_references)):
+        # Captions without a number have 0 as counts, else NaN.
+        is_count = COLUMNS[name].kind == "count"
+        columns[name] = np.zeros(len(scored), dtype=np.int64) if is_count else np.full(len(scored), np.nan)
+        columns[name][valid] = [np.nan if (value := row.get(name)) is None else value for row in rows]
+    return Scores(
+        tuple(captions),
+        columns,
+        np.ones(len(scored), dtype=np.int64),
+        tuple(row.warnings if isinstance(row, Numbers) else () for row in scored),
+        tuple(str(row) if isinstance(row, RowError) else None for row in scored),
+        signature,
+        sets=np.asarray(sets, dtype=np.int64),
+        images=np.asarray(images or [0] * len(scored), dtype=np.int64),
+        worst=tuple(row.worst if isinstance(row, Numbers) else () for row in scored),
+        doubtful=tuple(row.doubtful if isinstance(row, Numbers) else None for row in scored),
+        verdict_at=verdict_at,
+    )
+
+
+def finish(scores: Scores, form: Form) -> Scores:
+    """Return scores with the columns of their candidate sets, all of whose rows they must have.
+
+    These are uncertainty, Soft-MSD, the number of candidates that were scored, the warning about sets with several
+    images, and the numbers of references in the signature. A row that was compared with references only is no
+    candidate of Soft-MSD.
+    """
+    columns = dict(scores.columns)
+    good = np.flatnonzero(~np.isnan(columns["msd"]))
+    uncertainty, soft = np.full((2, len(scores)), np.nan)
+    uncertainty[good], soft[good] = soften(
+        columns["similarity"][good], columns["msd"][good], scores.sets[good], temperature=form.temperature
+    )
+    columns |= {"uncertainty": uncertainty, "soft_msd": soft}
+    distinct, inverse = np.unique(scores.sets, return_inverse=True)
+    scored = [index for index, error in enumerate(scores.errors) if error is None]
+    candidates = np.bincount(inverse[scored], minlength=len(distinct))[inverse]
+    warnings = list(scores.warnings)
+    for index in good[_is_mixed(inverse[good], scores.images[good])].tolist():
+        warnings[index] = (*warnings[index], MIXED)
+    counts = columns.get(references.NAMES[0])
+    signature = references.unsigned(scores.signature)
+    if counts is not None:
+        signature = references.signed(signature, counts)
+    return replace(scores, columns=columns, candidates=candidates, warnings=tuple(warnings), signature=signature)
+
+
+def _is_mixed(sets: Ints, images: Ints) -> npt.NDArray[np.bool_]:
+    """Return whether each row is in a set with several images."""
+    if (images == images[:1]).all():
+        return np.zeros(len(sets), dtype=bool)
+    pairs = np.unique(np.stack([sets, images]), axis=1)
+    several, counts = np.unique(pairs[0], return_counts=True)
+    return np.isin(sets, several[counts > 1])
+
+
+def finish_stream(chunks: Iterable[Scores], form: Form) -> Iterator[Scores]:
+    """Yield finished scores of a stream, in which the rows of a candidate set follow each other."""
+    waiting: Scores | None = None
+    for chunk in chunks:
+        scores = chunk if waiting is None else Scores.join([waiting, chunk])
+        whole = len(scores)
+        while whole and scores.sets[whole - 1] == scores.sets[-1]:
+            whole -= 1
+        if whole:
+            yield finish(scores[:whole], form)
+        waiting = scores[whole:]
+    if waiting is not None:
+        yield finish(waiting, form)
