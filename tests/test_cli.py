@@ -730,7 +730,7 @@ def test_ctrl_c_before_the_first_row_is_one_line(one_row, tmp_path, monkeypatch)
     monkeypatch.setattr("msdscore.rows.files.open_rows", stop)
     answer = invoke("score", str(one_row), "-e", "toy", "-o", str(tmp_path / "out.parquet"))
     assert answer.exit_code == 130
-    assert answer.stderr == "stopped; nothing was lost, run the same command again to continue\n"
+    assert answer.stderr == "stopped while the rows were read; nothing was written\n"
 
 
 def test_no_remainder_is_printed_if_all_errors_are_shown(red, tmp_path):
