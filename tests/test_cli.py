@@ -104,6 +104,25 @@ def test_every_command_that_scores_has_the_scorer_options_of_score(command):
     assert {name: got.get(name) for name in names} == {name: expected[name] for name in names}
 
 
+@pytest.mark.parametrize("words", [["--id-column", "nope"], ["--retry"], ["--images", "."]])
+def test_options_of_rows_are_rejected_for_one_image(red, words):
+    done = msdscore("score", red, "a dog", "-e", "toy", *words)
+    assert done.returncode == 2
+    assert done.stderr == f"msdscore: {words[0]}: only for a file of rows; omit it for one image and its captions\n"
+
+
+def test_unknown_dtype_is_rejected_by_every_encoder(red):
+    done = msdscore("score", red, "a dog", "-e", "toy", "--dtype", "int8")
+    assert (done.returncode, "got 'int8'" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("options", [["-OO"], []])
+def test_program_prints_without_docstrings_and_without_a_width(options):
+    command = [sys.executable, *options, "-m", "msdscore", "encoders"]
+    done = subprocess.run(command, env={**os.environ, "COLUMNS": "0"}, capture_output=True, text=True, check=True)
+    assert "mini " in done.stdout
+
+
 def test_former_name_of_form_is_accepted_with_a_line(red):
     renamed = invoke("score", red, "a dog", "-e", "toy", "--form", "long", "--json")
     former = invoke("score", red, "a dog", "-e", "toy", "--preset", "long", "--json")

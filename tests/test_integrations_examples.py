@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +30,13 @@ def test_example_runs(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert "msd|enc:toy" in capsys.readouterr().out
+
+
+def test_grpo_example_without_a_model_says_what_is_missing():
+    pytest.importorskip("trl", reason="needs the extra trl")
+    command = [sys.executable, EXAMPLES / "grpo_example.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr.splitlines()[-1][:21]) == (1, "expected one argument")
 
 
 @pytest.mark.filterwarnings("ignore")

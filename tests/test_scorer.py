@@ -587,3 +587,10 @@ def test_another_caption_of_a_recent_image_does_not_encode_the_image_again(tmp_p
     Image.new("RGB", (64, 64), "blue").save(tmp_path / "red.png")
     assert scorer.score(tmp_path / "red.png", "a dog").msd == plain.score(tmp_path / "red.png", "a dog").msd
     assert encoder.images == [1, 1]
+
+
+def test_scorer_is_pickled_by_its_spec():
+    scorer = Scorer("toy", form="long")
+    assert pickle.loads(pickle.dumps(scorer)).signature == scorer.signature
+    with pytest.raises(ConfigError, match="built from a loaded encoder"):
+        pickle.dumps(Scorer(load_encoder("toy")))

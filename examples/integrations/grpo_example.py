@@ -38,4 +38,6 @@ def main(checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("expected one argument: a vision-language checkpoint, e.g. Qwen/Qwen2.5-VL-3B-Instruct")
     main(sys.argv[1])

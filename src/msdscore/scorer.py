@@ -127,6 +127,10 @@ class Scorer:
         scorer._spec, scorer.pipeline = spec, spec.build()
         return scorer
 
+    def __reduce__(self) -> tuple[Callable[[ScorerSpec], "Scorer"], tuple[ScorerSpec]]:
+        """Pickle the spec: weights are loaded again."""
+        return Scorer.from_spec, (self.spec,)
+
     @property
     def spec(self) -> ScorerSpec:
         """Picklable spec from which another process builds the same scorer with `Scorer.from_spec`."""

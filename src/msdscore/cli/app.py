@@ -105,7 +105,7 @@ def _load_command(name: str, module_name: str, attribute: str, panel: str | None
     else:
         listing = getattr(module, "HELP", None)  # valid names, shown if the command is called without arguments
         # Paragraphs without line breaks: a terminal wraps them at its width.
-        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n"))
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in (command.__doc__ or "").split("\n\n"))
         wrapper.command(
             name, cls=_Command, help=listing or text, no_args_is_help=listing is not None, rich_help_panel=panel
         )(flattened(command))
@@ -143,6 +143,8 @@ def main() -> None:
     # Characters that standard output cannot encode are escaped as in JSON, \u00e9, instead of raising an error.
     codecs.register_error("msdscore", _escaped)
     _fill_closed()
+    if os.environ.get("COLUMNS", "").strip("0") == "":  # of a terminal without a size: nothing would be printed
+        os.environ.pop("COLUMNS", None)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="msdscore")
     try:

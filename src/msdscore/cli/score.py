@@ -157,6 +157,7 @@ def score(
     if rows.reference and (known is not None or not captions):
         raise ConfigError("--reference is for one image and its captions; for other inputs pass --references FILE")
     if captions:
+        _reject_row_options(rows, target)
         references = rows.reference or None
         if known is not None and (references := known.find({"image": source})) is None:
             raise ConfigError(f"{known.path}: no references for {source}; expected its file name or id as a key")
@@ -271,6 +272,14 @@ def score_file(
         print_json({"output": str(output), **asdict(result)})
     options.print_cache_use(spec, result.cache)
     return not result.failed
+
+
+def _reject_row_options(rows: RowOptions, target: TargetOptions) -> None:
+    """Raise for an option of rows, which has no effect on one image and its captions."""
+    values = {name: getattr(rows, name) for name in ("images", "input_format", "image_column", "caption_column")}
+    values |= {"id_column": rows.id_column, "copy_column": target.copy_column, "retry": target.retry}
+    if passed := [f"--{name.replace('_', '-')}" for name, value in values.items() if value]:
+        raise ConfigError(f"{', '.join(passed)}: only for a file of rows; omit it for one image and its captions")
 
 
 def _reject_shards(workers: WorkerOptions, sources: Sequence[str]) -> None:

@@ -52,6 +52,7 @@ class EncoderRow:
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
 
+DTYPES = ("auto", "float32", "float16", "bfloat16")
 SCHEMES = ("open_clip",)  # families whose loader interprets the text after `FAMILY:` in a name
 
 
@@ -155,6 +156,8 @@ def load_encoder(
         UnknownNameError: unknown encoder or option.
         WeightsError: its weights are missing, unreachable or damaged.
     """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be auto or one of {', '.join(DTYPES[1:])}, got {dtype!r}")
     with loading(verify=verify):
         row = find_row(name, revision=revision)
         loader = resolve(row.loader, f"encoder {row.name!r}")
