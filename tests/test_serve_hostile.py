@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import configparser
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -20,6 +22,7 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from PIL import Image
 
 from counting import CountingEncoder
@@ -58,10 +61,11 @@ def post(address, path, body, headers=None):
 
 
 @contextmanager
-def process(*options):
+def process(*options, token=None):
     """Start a service in a separate process and return its printed address."""
-    command = [sys.executable, "-m", "msdscore", "serve", "--encoder", "toy", "--port", "0", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+    command = [sys.executable, "-m", "msdscore", "serve", "--encoder", "toy", *options, "--port", "0"]
+    environment = os.environ | ({} if token is None else {"MSDSCORE_TOKEN": token})
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as child:
         try:
             line = child.stderr.readline()
             yield child, re.search(r"http://\S+:(\d+)/", line)[0]
@@ -273,25 +277,28 @@ def test_only_allowed_hosts_are_served():
 
 
 NGINX = """
-daemon off; {user} pid {folder}/nginx.pid; error_log {folder}/error.log; worker_processes 1;
-events {{}}
-http {{
-  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; client_max_body_size 64m;
-  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-  # Two equal servers, since nginx never switches off a single one.
-  upstream upstream {{ server {place} max_fails=1 fail_timeout=60s; server {place} max_fails=1 fail_timeout=60s; }}
-  server {{
-    listen 127.0.0.1:{port}; server_name msd.example;
-    location / {{ proxy_pass http://upstream; proxy_set_header Host $host; }}
-    location /msd/ {{ proxy_pass http://upstream/; proxy_set_header Host $host; }}
-  }}
-}}
+daemon off; USER pid FOLDER/nginx.pid; error_log FOLDER/error.log; worker_processes 1;
+events {}
+http {
+  access_log off; client_body_temp_path FOLDER/body; proxy_temp_path FOLDER/proxy; client_max_body_size 64m;
+  fastcgi_temp_path FOLDER/f; uwsgi_temp_path FOLDER/u; scgi_temp_path FOLDER/s;
+  CONFIGURATION
+}
+"""
+# Two equal servers, since nginx never switches off a single one.
+PROXY = """
+upstream service { server PLACE max_fails=1 fail_timeout=60s; server PLACE max_fails=1 fail_timeout=60s; }
+server {
+  listen 127.0.0.1:PORT; server_name msd.example;
+  location / { proxy_pass http://service; proxy_set_header Host $host; }
+  location /msd/ { proxy_pass http://service/; proxy_set_header Host $host; }
+}
 """
 
 
 @contextmanager
-def nginx(folder, address):
-    """Start nginx in front of a service, on a free port."""
+def nginx(folder, configuration, **values):
+    """Start nginx in front of a service, on a free port; `configuration` is the content of its `http` block."""
     program = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     if program is None:
         pytest.skip("no nginx; on Debian: apt-get install nginx-light")
@@ -299,9 +306,10 @@ def nginx(folder, address):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     user = "user root;" if hasattr(os, "getuid") and os.getuid() == 0 else ""  # whose folder of bodies it is
-    (folder / "nginx.conf").write_text(
-        NGINX.format(user=user, folder=folder, port=port, place=urlsplit(address).netloc)
-    )
+    whole = NGINX.replace("CONFIGURATION", configuration)
+    for name, value in {"USER": user, "FOLDER": folder, "PORT": port, **values}.items():
+        whole = whole.replace(name, str(value))
+    (folder / "nginx.conf").write_text(whole)
     command = [program, "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", str(folder / "error.log")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as proxy:
         try:
@@ -320,7 +328,10 @@ def nginx(folder, address):
 
 
 def test_only_allowed_hosts_are_served_behind_nginx(tmp_path):
-    with served(allow_hosts=("msd.example",)) as address, nginx(tmp_path, address) as proxied:
+    with (
+        served(allow_hosts=("msd.example",)) as address,
+        nginx(tmp_path, PROXY, PLACE=urlsplit(address).netloc) as proxied,
+    ):
         port = urlsplit(proxied).port
         for prefix in ("", "/msd"):
             for origin in ("http://msd.example", f"http://msd.example:{port}"):
@@ -335,14 +346,17 @@ def test_only_allowed_hosts_are_served_behind_nginx(tmp_path):
         )
     with served() as address:
         (tmp_path / "plain").mkdir()
-        with nginx(tmp_path / "plain", address) as proxied:
+        with nginx(tmp_path / "plain", PROXY, PLACE=urlsplit(address).netloc) as proxied:
             assert "--allow-host" in post(proxied, "/v1/score", request_body(), {"Host": "msd.example"})[1]["error"]
 
 
 def test_rejected_bodies_do_not_switch_off_the_service_behind_nginx(tmp_path):
     """nginx takes a connection that is reset while it sends a body for a failure, and answers 502 to everyone."""
     body = {"image": base64.b64encode(os.urandom(8 << 20)).decode(), "captions": ["a dog"]}
-    with served(allow_hosts=("msd.example",), token=TOKEN) as address, nginx(tmp_path, address) as proxied:
+    with (
+        served(allow_hosts=("msd.example",), token=TOKEN) as address,
+        nginx(tmp_path, PROXY, PLACE=urlsplit(address).netloc) as proxied,
+    ):
         known = {"Host": "msd.example", "Authorization": f"Bearer {TOKEN}"}
 
         def strangers():
@@ -359,6 +373,82 @@ def test_rejected_bodies_do_not_switch_off_the_service_behind_nginx(tmp_path):
             statuses.append(post(proxied, "/v1/score", request_body(), known)[0])
         assert set(statuses) == {200}
         assert "upstream" not in (tmp_path / "error.log").read_text()
+
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples" / "deployment"
+
+
+def options_of(command):
+    """Return the options of a command `msdscore serve`, without the port and the token."""
+    words = shlex.split(command.partition("msdscore serve")[2])
+    dropped = {at + step for at, word in enumerate(words) if word in ("--port", "--token") for step in (0, 1)}
+    return [word for at, word in enumerate(words) if at not in dropped]
+
+
+def status(address, path="/readyz", headers=None):
+    with closing(HTTPConnection(urlsplit(address).netloc, timeout=60)) as connection:
+        connection.request("GET", path, headers=headers or {})
+        return connection.getresponse().status
+
+
+def test_nginx_works_as_documented(tmp_path):
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    commands = [line for line in page.splitlines() if line.startswith("msdscore serve --port 800")]
+    given = (EXAMPLES / "nginx.conf").read_text(encoding="utf-8")
+    configuration = re.sub(r"ssl_certificate.*;", "", given).replace("listen 443 ssl", "listen 127.0.0.1:PORT")
+    known = {"Host": "msd.example.org", "Authorization": f"Bearer {TOKEN}"}
+    with (
+        process(*options_of(commands[0]), token=TOKEN) as (_, first),
+        process(*options_of(commands[1]), token=TOKEN) as (_, second),
+        nginx(
+            tmp_path,
+            configuration.replace("127.0.0.1:8001", urlsplit(first).netloc).replace(
+                "127.0.0.1:8002", urlsplit(second).netloc
+            ),
+        ) as proxied,
+    ):
+        assert status(proxied, "/", {"Host": "msd.example.org"}) == 200
+        assert post(proxied, "/v1/score", request_body(), known)[0] == 200
+        assert post(proxied, "/v1/score", request_body(), {"Host": "msd.example.org"})[0] == 401
+
+
+def test_systemd_unit_starts_and_stops_the_service(tmp_path):
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str
+    text = (EXAMPLES / "msdscore.service").read_text(encoding="utf-8")
+    unit.read_string(text)
+    if program := shutil.which("systemd-analyze"):
+        path = tmp_path / "msdscore.service"
+        path.write_text(text.replace("/opt/msdscore/bin/msdscore", sys.executable))
+        found = subprocess.run([program, "verify", str(path)], capture_output=True, text=True, check=False).stderr
+        assert str(path) not in found, found
+    with process(*options_of(unit["Service"]["ExecStart"]), token=TOKEN) as (child, address):
+        assert status(address) == 200
+        child.send_signal(signal.SIGTERM)
+        until = time.monotonic() + 9
+        while status(address) == 200:
+            assert time.monotonic() < until
+        assert status(address, "/version", {"Authorization": f"Bearer {TOKEN}"}) == 200
+        assert child.wait(timeout=int(unit["Service"]["TimeoutStopSec"])) in (0, -signal.SIGTERM)
+        lines = [json.loads(line) for line in child.stderr.read().splitlines()]
+    assert {"time", "level", "message", "request", "method", "path", "status", "seconds"} == set(lines[0])
+    assert [line["status"] for line in lines if line["path"] == "/readyz"][-1] == 503
+
+
+def test_kubernetes_probes_are_answered():
+    deployment, service = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text(encoding="utf-8"))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    entry = json.loads(re.search(r"^ENTRYPOINT (.*)$", dockerfile, re.M)[1])
+    assert entry[:2] == ["msdscore", "serve"]
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    with process(*entry[2:], *container["args"], token=TOKEN) as (_, address):
+        local = f"http://127.0.0.1:{urlsplit(address).port}"
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            probe = container[name]["httpGet"]
+            assert status(local, probe["path"]) == 200
+            assert probe["port"] == container["ports"][0]["name"]
 
 
 def test_openapi_document_has_all_routes_and_needs_no_token():

@@ -141,7 +141,8 @@ def _add_probes(app: "FastAPI", service: Service, *, scorer: str) -> None:
 
     @app.get("/version", tags=tags, summary="Version and signature", responses=denied)
     async def version() -> schema.VersionAnswer:
-        return schema.VersionAnswer(version=__version__, signature=service.signature, scorer=scorer)
+        limits = list(service.verdict_at)
+        return schema.VersionAnswer(version=__version__, signature=service.signature, scorer=scorer, verdict_at=limits)
 
     @app.get("/metrics", tags=tags, summary="Counters for Prometheus", responses=denied | text, response_class=Response)
     async def metrics() -> Response:

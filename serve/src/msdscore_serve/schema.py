@@ -183,11 +183,12 @@ class RewardAnswer(BaseModel):
 
 
 class VersionAnswer(BaseModel):
-    """Version, signature, and the Python call that creates the same scorer."""
+    """Version, signature, limits of verdicts, and the Python call that creates the same scorer."""
 
     version: str
     signature: str
     scorer: str
+    verdict_at: Annotated[list[float], Field(description="`off topic` below the first, `on topic` from the second on.")]
 
 
 class Status(BaseModel):

@@ -39,7 +39,8 @@ def run_server(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         line = f"msdscore serves http://{host}:{listener.getsockname()[1]}/ with {pipeline.signature}"
         app = create_app(pipeline, settings, spec=spec)
-        make_server(app, settings, started=lambda: announce(line)).run(sockets=[listener])
+        tell = logging.getLogger("msdscore_serve").info if settings.log_json else announce
+        make_server(app, settings, started=lambda: tell(line)).run(sockets=[listener])
 
 
 class LogLines(logging.Formatter):

@@ -58,7 +58,7 @@ class Service:
     def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
         self.settings, self.metrics = settings, Metrics()
         self._pipeline = pipeline.remembering(settings.cache // 2) if settings.cache else pipeline
-        self.signature = self._pipeline.signature
+        self.signature, self.verdict_at = self._pipeline.signature, self._pipeline.verdict_at
 
         def observe(captions: int, seconds: float) -> None:
             self.metrics.batch.observe(captions)
@@ -162,9 +162,8 @@ class Service:
             self.metrics.failed.inc(len(captions))
             numbers = [error] * len(captions)
         sets = [0] * len(captions) if together else list(range(len(captions)))
-        pipeline = self._pipeline
-        scores = scores_of(captions, numbers, sets, pipeline.form, self.signature, verdict_at=pipeline.verdict_at)
-        scores = finish(scores, pipeline.form)
+        scores = scores_of(captions, numbers, sets, self._pipeline.form, self.signature, verdict_at=self.verdict_at)
+        scores = finish(scores, self._pipeline.form)
         for score in scores:
             if score.error is None:
                 self.metrics.observe(score)
