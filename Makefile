@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version
 DATA ?= data
 ASSETS := $(wildcard src/msdscore/*/assets serve/src/msdscore_serve/assets)
 
-.PHONY: help setup demo test test-all test-light test-transformers4 test-lowest coverage check format bench evidence paper paper-docs reproduce train-mini docs notebooks release clean
+.PHONY: help setup demo test test-all test-light test-transformers4 test-lowest coverage check format bench evidence paper paper-docs train-mini docs notebooks release clean
 
 help:
 	@echo "make demo      score sample photographs and write a page"
@@ -20,8 +20,7 @@ help:
 	@echo "make check     check format, lint, types and import layers"
 	@echo "make bench     measure the speed relative to a plain loop"
 	@echo "make evidence  measure agreement with human judgements (DATA=folder ROWS=rows.jsonl)"
-	@echo "make paper     run all tables and figures of the paper (ENCODER=name DATA=folder [ALIGNER=folder] [ALSO='names'] [LOCAL=checkpoints] [LIMIT=items])"
-	@echo "make reproduce compare with published values of real checkpoints (DATA=folder ARGS='--local folder')"
+	@echo "make paper     run the plan of the paper, and compare with its values (ENCODER=name DATA=folder [ALIGNER=folder] [ALSO='names'] [LOCAL=checkpoints] [LIMIT=items] [ARGS='--list'])"
 	@echo "make train-mini train the shipped encoder (ARGS='--data rows.jsonl --images folder -o run')"
 	@echo "make docs      build the documentation in build/docs"
 	@echo "make notebooks execute and store the notebooks of the documentation"
@@ -128,22 +127,18 @@ evidence: setup
 	  --synonyms $(DATA)/coco_object_synonyms.txt --limit 200; fi; \
 	if test -n "$(ROWS)"; then study words words --marks captions --rows $(ROWS); \
 	  study missing missing --rows $(ROWS); study match match --rows $(ROWS) --limit 300; fi
-	$(BIN)/python -m msdscore_lab.paper evidence --results build/evidence --output docs/lab/evidence.md
+	$(BIN)/python -m msdscore_lab.paper fill docs/lab/evidence.md --results build/evidence
 
-# Tables and figures of the paper for any encoder; finished steps are not repeated. The pages are OUT/paper.md and
-# OUT/paper.tex; `make paper-docs ENCODER=mini` writes the results of mini into docs/lab/paper.md.
+# Tables and figures of the paper for any encoder, and verdicts on its values, in OUT/paper.md, paper.tex and paper.json.
+# Finished steps are not repeated; ARGS='--only NAME' runs one. `make paper-docs` fills docs/lab/paper.md.
 ENCODER ?= clip-l14
 OUT ?= build/paper/$(ENCODER)
 paper: setup
-	$(BIN)/python -m msdscore_lab.paper run --encoder $(ENCODER) --data $(DATA) -o $(OUT) $(if $(LOCAL),--local $(LOCAL)) \
+	$(BIN)/python -m msdscore_lab.paper --encoder $(ENCODER) --data $(DATA) -o $(OUT) $(if $(LOCAL),--local $(LOCAL)) \
 	  $(if $(ALIGNER),--aligner $(ALIGNER)) $(if $(LIMIT),--limit $(LIMIT)) $(foreach name,$(ALSO),--also $(name)) $(ARGS)
 
 paper-docs: setup
-	$(BIN)/python -m msdscore_lab.paper page --results $(OUT) --output docs/lab/paper.md
-
-# Resumes an interrupted run; weights come from the hub, or from folders in ARGS.
-reproduce: setup
-	$(BIN)/python -m msdscore_lab.reproduce run --data $(DATA) --output build/reproduce $(ARGS)
+	$(BIN)/python -m msdscore_lab.paper fill docs/lab/paper.md --results $(OUT)
 
 train-mini: setup
 	$(PIP) --editable 'lab[train]'

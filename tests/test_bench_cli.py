@@ -155,7 +155,7 @@ def test_study_uses_the_protocol_and_the_components_of_long_captions(tmp_path):
     ]  # fmt: skip
     write_rows(tmp_path / "caparena.jsonl", rows)
     write_images(tmp_path / "caparena.images.parquet", {f"{c}.png": encoded(c) for c in ("red", "green", "blue")})
-    common = ("study", "kappa", "--root", tmp_path, "-e", "toy", "-b", "caparena", "--samples", 5, "--json")
+    common = ("study", "sweep", "kappa", "--root", tmp_path, "-e", "toy", "-b", "caparena", "--samples", 5, "--json")
     answer = invoke(*common, "--values", "20", "-m", "msd", "--protocol", "paper")
     assert answer.exit_code == 0, f"{answer.output} {answer.exception}"
     assert answer.stderr.count("caparena: captions of a paragraph, so components are (5, 3)") == 1

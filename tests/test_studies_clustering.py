@@ -1,7 +1,6 @@
 """Clustering of tokens: entropies by hand, and both studies end to end."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,17 +12,16 @@ from command_line import invoke
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.registry import load
-from msdscore_lab.paper.page import part
+from msdscore_lab.paper.sections import study_grids
 from msdscore_lab.studies.ablations.clustering import (
     adjusted_rand,
     distinct_captions,
     entropies,
     entropy,
-    sensitivity,
     stability,
     text_responsibilities,
 )
-from msdscore_lab.studies.ablations.mixtures import FAMILIES, concentration, with_mixture
+from msdscore_lab.studies.ablations.mixtures import FAMILIES, with_mixture
 from msdscore_lab.studies.ablations.sweep import MIXTURES
 from msdscore_lab.studies.context import Study
 
@@ -122,20 +120,8 @@ def test_clustering_commands(root, tmp_path):
         assert answer.exit_code == 0, f"{answer.output}{answer.exception}"
         found = json.loads((tmp_path / f"{name}.json").read_text())
         assert next(table for table in found["tables"] if table["name"] == key)["rows"]
-        assert "kappa:20" in part(name, found)
+        assert "kappa:20" in study_grids(name, found)[0].notes[-1]
         assert (tmp_path / f"{name}.png").is_file()
     rated = make_expert(tmp_path / "rated")
     answer = invoke("study", "stability", "--root", str(rated), "-e", "toy", "-b", "flickr8k-expert")
     assert "expected at least one pair" in str(answer.exception)
-
-
-def test_sensitivity_of_adaptive_kappa_equals_its_derivative():
-    study = Study(root=Path(), spec=ScorerSpec(encoder="toy", form="short"))
-    (table,) = sensitivity(study)
-    dim, step = table.facts["dim"], 1e-6
-    for row in table.rows:
-        low, high = concentration(torch.tensor([row["r"] - step, row["r"] + step], dtype=torch.float64), dim).tolist()
-        assert row["slope"] == pytest.approx((high - low) / (2 * step), rel=1e-5)
-        assert row["share"] == pytest.approx(0.01 * row["slope"] / row["kappa"])
-    near = concentration(torch.tensor(table.facts["r_of_kappa"], dtype=torch.float64), dim)
-    assert float(near) == pytest.approx(20, rel=1e-3)

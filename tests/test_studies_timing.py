@@ -33,6 +33,29 @@ def test_pairs_are_timed_by_the_length_of_their_captions():
         assert row["together"] > 0
 
 
+class Counting:
+    """A pipeline that counts its measurements."""
+
+    def __init__(self, pipeline):
+        self.pipeline, self.measured = pipeline, []
+
+    def __getattr__(self, name):
+        return getattr(self.pipeline, name)
+
+    def measure(self, images, texts, owner, text_of):
+        self.measured.append(len(owner))
+        return self.pipeline.measure(images, texts, owner, text_of)
+
+
+def test_only_captions_of_the_last_bucket_have_the_components_of_long_ones():
+    red = Image.new("RGB", (32, 32), "red")
+    short, long = (Counting(ScorerSpec(encoder="toy").build()) for _ in range(2))
+    pairs = [(red, "a red square"), (red, "word " * 126), (red, "word " * 127)]
+    times(short, pairs, lambda *now: None, long=long)
+    assert long.measured == [1, 1, 1]  # the pair, and its bucket twice
+    assert short.measured[:3] == [1, 1, 1]  # the warm-up, and the first two pairs
+
+
 def test_timing_command(tmp_path):
     write_images(tmp_path / "rows.images.parquet", {f"{name}.png": encoded(name) for name in COLOURS})
     rows = [
@@ -42,9 +65,7 @@ def test_timing_command(tmp_path):
                 f"a {name} square",
                 f"a {name} box",
                 "a thing of one colour",
-                "a small square",
-                "one shape",
-                "a tile",
+                f"a small {name} square " * 5,
             ],
         }
         for name in COLOURS

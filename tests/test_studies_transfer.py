@@ -11,7 +11,7 @@ from msdscore.errors import ConfigError
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.align.recipe import Recipe, load_recipe
 from msdscore_lab.pairs import DataSource
-from msdscore_lab.paper.page import part
+from msdscore_lab.paper.sections import study_grids
 from msdscore_lab.studies.ablations.transfer import train_both
 from msdscore_lab.studies.context import Study
 from tiny_clip import make_tiny_clip
@@ -51,7 +51,7 @@ def test_other_domains_have_easy_and_hard_negatives(tmp_path):
     rows = [{"image": name, "captions": [f"{name.split('_')[1][:-4]} {name.split('_')[0]}"]} for name in images]
     write_rows(tmp_path / "rsicd.jsonl", rows)
     whole = json.loads(output_of("study", "ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))
-    assert "RSICD, RemoteCLIP" in part("ood", whole)
+    assert study_grids("ood", whole)[1].rows[1] == ("RSICD, RemoteCLIP", "77.6", "79.0", "80.5")
     assert [row["dataset"] for row in whole["tables"][0]["rows"]] == ["rsicd, easy negatives", "rsicd, hard negatives"]
     answer = invoke("study", "ood", "--root", str(tmp_path / "none"), "-e", "toy")
     assert "none: no such folder; expected the benchmark's files as --root" in str(answer.exception)

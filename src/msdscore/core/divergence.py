@@ -5,8 +5,8 @@ over a background. `log_ratio` computes it for the points of many pairs: `item_o
 indices of the item and of the mixture of pair p. An item with several pairs is compared with the reference once.
 
 .. math::
-    \text{coverage} = \sum_i c_i,\quad c_i = \tfrac{1}{N}(\log P_{img}(x_i) - \log P_{txt}(x_i)),\qquad
-    \text{support} = \sum_j s_j,\quad s_j = \tfrac{1}{M}(\log P_{txt}(y_j) - \log P_{img}(y_j))
+    \text{coverage} = \sum_i c_i,\quad c_i = \tfrac{1}{N_{img}}(\log P_{img}(x_i) - \log P_{txt}(x_i)),\qquad
+    \text{support} = \sum_j s_j,\quad s_j = \tfrac{1}{N_{txt}}(\log P_{txt}(y_j) - \log P_{img}(y_j))
 
     \text{MSD} = g - \alpha\,(\beta\,\text{coverage} + (1-\beta)\,\text{support}),\qquad
     \text{Soft-MSD} = (1-u)\,g + u\,\text{MSD}

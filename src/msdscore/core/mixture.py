@@ -12,7 +12,7 @@ and the direct form has memory linear in N.
 Calibration compares a density with its mean over a bank of background items. Part of a divergence depends only on the
 caption, through its length and its words; the mean over fixed background images removes that part:
 
-.. math:: s_j - \overline{s_j} = \tfrac{1}{M}\Bigl(\tfrac{1}{B}\sum_b \log P_b(y_j) - \log P_{img}(y_j)\Bigr)
+.. math:: s_j - \overline{s_j} = \tfrac{1}{N_{txt}}\Bigl(\tfrac{1}{B}\sum_b \log P_b(y_j) - \log P_{img}(y_j)\Bigr)
 
 The text's density cancels, the terms still add up to the score, and a wrong image scores zero on average.
 """

@@ -11,7 +11,7 @@ from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, option
 from msdscore.cli.progress import bar, stoppable, tell
 from msdscore_lab.cli import options as lab_options
-from msdscore_lab.studies.registry import STUDIES
+from msdscore_lab.studies.registry import STUDIES, SWEPT
 
 if TYPE_CHECKING:
     from msdscore_lab.studies.context import Study
@@ -52,7 +52,7 @@ class StudyOptions:
 
     benchmark: list[str] = option(SOME, [], "--benchmark", "-b", help="See `msdscore benchmarks`. Repeatable.")
     metric: list[str] = option(SOME, [], "--metric", "-m", help="See `msdscore metrics`. Repeatable.")
-    values: str | None = option(SOME, None, help="kappa …: values to try, e.g. '10 20 40' or '3,2 5,3'.")
+    values: str | None = option(SOME, None, help="sweep: values to try, e.g. '10 20 40' or '3,2 5,3'.")
     buckets: int | None = option(SOME, None, min=1, help="direction: number of quantiles of the caption length.")
     edges: str | None = option(SOME, None, help="direction: bin edges in tokens instead, e.g. '13 15 86 147 227'.")
     held_out: int | None = option(SOME, None, min=1, help="tune: number of pairs to tune on.")
@@ -81,6 +81,7 @@ def study(
     scorer: options.ScorerOptions,
     batch: options.BatchOptions,
     chosen: StudyOptions,
+    parameter: Annotated[str | None, typer.Argument(help=f"sweep: {', '.join(SWEPT)}.")] = None,
 ) -> None:
     """Run a study, print its tables, and write them to the output."""
     from msdscore.io.targets import is_standard_output
@@ -98,6 +99,7 @@ def study(
     _check(requested)
     with stoppable():
         passed = {option: value for option, value in asdict(chosen).items() if value not in (None, [], False)}
+        passed |= {} if parameter is None else {"parameter": parameter}
         tables = run_study(name, requested, **passed)
     _write(name, tables, output, as_json=as_json)
 

@@ -1,1 +1,1 @@
-"""Tables, figures and pages of the paper; see `python -m msdscore_lab.paper`."""
+"""Tables, figures and pages of the paper; see `python -m msdscore_lab.paper --help`."""

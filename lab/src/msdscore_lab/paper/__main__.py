@@ -1,19 +1,16 @@
-"""Tables, figures and pages of the paper: `python -m msdscore_lab.paper run|page|evidence --help`."""
+"""The paper by one program: `python -m msdscore_lab.paper --help`; `fill PAGE` fills a page of the documentation."""
 
 import sys
 
-from msdscore_lab.paper import evidence, page, run
-
-_PROGRAMS = {"run": run.main, "page": page.main, "evidence": evidence.main}
+from msdscore_lab.paper import run, sections
 
 
 def main() -> int:
-    """Run the program that the first argument names."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name not in _PROGRAMS:
-        sys.stderr.write(f"usage: python -m msdscore_lab.paper {{{','.join(_PROGRAMS)}}} …\n")
-        return 2
-    return _PROGRAMS[name](sys.argv[2:]) or 0
+    """Run the plan, or fill a page."""
+    if sys.argv[1:2] == ["fill"]:
+        sections.main(sys.argv[2:])
+        return 0
+    return run.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

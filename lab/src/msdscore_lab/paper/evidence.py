@@ -1,20 +1,13 @@
-"""Fill the evidence page from the result files of `msdscore bench` and `msdscore study`.
+"""Sections of the evidence page: agreement of the default form with people, and studies of its words and maps.
 
-Run it as `python -m msdscore_lab.paper evidence --results FOLDER --output docs/lab/evidence.md`; `make evidence` writes
-the result files (`sugarcrepe.json`, `form.json` …) and runs it. Sections without result files are not changed.
+`make evidence` writes the result files (`sugarcrepe.json`, `form.json` …) and fills the page.
 """
 
-import argparse
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from msdscore.errors import InputError
-from msdscore.io.files import write_bytes
-from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
-from msdscore_lab.paper.page import bounded, fill, share
+from msdscore_lab.benchmarks.results.grids import NONE, Grid
 
 Json = Mapping[str, Any]  # a result file, a table or a row of it, or an interval
 METRICS = ("cosine", "msd", "precision", "information", "penalty", "max-sim-cal")
@@ -54,6 +47,18 @@ def headline_grid(results: Mapping[str, Json]) -> Grid:
     return Grid(
         "Agreement with people, times 100; higher is better, 95 % intervals", columns, tuple(rows), (f"`{signature}`",)
     )
+
+
+def bounded(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> str:
+    """Format a value with its interval, which may be missing for few images; in per cent unless `scale` is 1."""
+    low, high = (value or {}).get("low"), (value or {}).get("high")
+    ends = "" if low is None or high is None else f" [{scale * low:{form}}, {scale * high:{form}}]"
+    return share(value, form, scale) + ends
+
+
+def share(value: Json | None, form: str = ".1f", scale: float = _PER_CENT) -> str:
+    """Format a value without its interval, in per cent (a correlation times 100) unless `scale` is 1."""
+    return NONE if value is None or value["value"] is None else f"{scale * value['value']:{form}}"
 
 
 def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
@@ -187,7 +192,7 @@ def _match(tables: Mapping[str, Json]) -> list[Grid]:
     return [Grid(f"Calibration of `match` (MSD-E, {bins['images']} images)", columns, rows, notes)]
 
 
-STUDIES: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
+EVIDENCE: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "form": _form,
     "words": _words,
     "changed": partial(_table_grids, "changed"),
@@ -198,31 +203,3 @@ STUDIES: Mapping[str, Callable[[Mapping[str, Json]], list[Grid]]] = {
     "missing": _missing,
     "match": _match,
 }
-PARTS = ("benchmarks", *STUDIES)
-
-
-def parts(folder: Path) -> dict[str, str]:
-    """Return the sections of the page for which the folder has result files."""
-    files = {name: folder / f"{name}.json" for name in (*BENCHMARKS, *STUDIES)}
-    present = {name: json.loads(path.read_text("utf-8")) for name, path in files.items() if path.is_file()}
-    if not present:
-        raise InputError(f"{folder}: expected result files such as sugarcrepe.json or form.json, found none")
-    sections = {}
-    if any(name in present for name in BENCHMARKS):
-        sections["benchmarks"] = markdown(headline_grid(present))
-    for name, grids in STUDIES.items():
-        if name in present:
-            tables = {table["name"]: table for table in present[name]["tables"]}
-            sections[name] = "\n".join(map(markdown, grids(tables)))
-    return sections
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the result files and fill the page."""
-    parser = argparse.ArgumentParser(prog="python -m msdscore_lab.paper evidence", description=__doc__)
-    parser.add_argument("--results", type=Path, required=True, help="folder of the result files")
-    parser.add_argument("--output", "-o", type=Path, default=Path("docs/lab/evidence.md"))
-    args = parser.parse_args(arguments)
-    page: Path = args.output
-    filled = fill(page.read_text(encoding="utf-8"), parts(args.results))
-    write_bytes(page, filled.encode(), folder=page.parent)

@@ -85,6 +85,11 @@ CAPARENA = {
         "Soft-MSD, Qwen2.5-VL-7B": (56.7, 62.6, 57.8, 53.1, 54.9, 83.2, 72.6),
     }.items()
 }
+# Names of the paper's vision-language models in its tables, by encoder.
+VLM_NAMES = {
+    "llava-1.5-7b": "LLaVA-1.5-7B", "llava-onevision-7b": "LLaVA-OneVision-7B", "llava-critic-7b": "LLaVA-Critic-7B",
+    "qwen2.5-vl-7b": "Qwen2.5-VL-7B",
+}  # fmt: skip
 REFERENCES = ("BLEU-4", "SPICE", "CIDEr", "Polos", "CAPTURE", "VDC-Score", "METEOR")  # rows that read references
 # Table "KL direction": Soft-MSD on CapArena, the same columns.
 DIRECTION = {
@@ -156,3 +161,63 @@ LATENCY = {
 }
 # Table "captioners by mean MSD".
 RANKING = {"GPT-4o-mini": 0.2959, "InternVL2-7B": 0.2878, "Qwen-VL-Chat": 0.2799, "LLaVA-1.5-7B": 0.2745}
+# Accuracy of the cosine on SugarCrepe, by its authors, in the order of `SUBTASKS`.
+COSINES = {
+    "clip-b32": (68.79, 77.21, 80.08, 90.92, 69.20, 63.96, 61.38),
+    "clip-l14": (71.53, 78.32, 79.19, 94.07, 65.15, 62.31, 60.16),
+}
+# What the paper leaves open: subject, our choice, reason.
+CHOICES = (
+    ("encoder of SugarCrepe and of all studies", "the aligner, if there is one; SugarCrepe also with plain CLIP",
+     "the paper names no other encoder; the authors' script for SugarCrepe loads plain CLIP"),
+    ("encoder of the other domains, by backbone and of the 7B models", "without an aligner",
+     "the paper replaces the backbone without additional training"),
+    ("CLIPScore", "plain CLIP with its own text tower, prefix 'A photo depicts', captions cut at 77 tokens",
+     "as published; the paper's Figure 1 calls the mean-pooled similarity global, its tables CLIPScore"),
+    ("captions of more than 77 tokens", "read in windows for MSD, cut for CLIPScore",
+     "the paper does not say how CLIP reads its long captions; a cut one would not be scored in full"),
+    ("cosine g", "similarity of mean-pooled local vectors", "as its method section; CLIPScore is a separate column"),
+    ("candidate set of a single caption (ratings)", "the caption itself: Soft-MSD is MSD",
+     "the paper defines u for several candidates only"),
+    ("negatives of RSICD and ROCOv2", "a caption of another image, drawn with a seed",
+     "the paper does not define them"),
+    ("components on latency", "(5, 3) above 126 tokens, else (3, 2)",
+     "the paper's rule is by benchmark: its long benchmarks are above 126 tokens"),
+    ("pairs of the latency and of the lengths", "all captions of `captions.jsonl`; all pairs of both benchmarks",
+     "the paper's 21,974 and 10,992 pairs are a random sample that is not released"),
+    ("tokens of BLEU, CIDEr and METEOR", "PTB, by the Java program of pycocoevalcap", "those of the published tools"),
+    ("dead components", "set to a random point, drawn from the content of the item",
+     "the paper re-initialises by sampling; a component that dies twice is set to the same point"),
+    ("omissions of DocENT's spans", "not evaluated", "omissions are marked in references, not in captions"),
+    ("judge", "temperature 0.5, top-p 0.9, one order, without references", "the paper; CapArena's script has 0.1"),
+    ("g on SigLIP", "mean of its local states, which are not aligned with its pooled vectors",
+     "the paper's definition of g; not measured yet"),
+    ("MSD-Score on `mini` in the documentation", "form `short` in most tables; CLIPScore reads windows",
+     "mini has no context that cuts captions"),
+)  # fmt: skip
+# Where the paper contradicts itself: statement, why, what this page does. These values are not judged.
+CONTRADICTIONS = (
+    ("Replace-Rel at kappa 20 is 63.44 and 66.36", "two tables of the same setting; the text uses 66.36 (+8.32)",
+     "both quoted, neither judged"),
+    ("the table of distributions is captioned COCO-CF", "its rows are the subtasks of SugarCrepe",
+     "run on SugarCrepe, not judged"),
+    ("+7.34 on Swap-Obj over GMM", "it is over adaptive vMF; over GMM it is +9.38", "quoted only"),
+    ("+4.70 and +3.18 over cosine on COCO-CF", "they equal the difference from the column CLIPScore",
+     "compared with CLIPScore, not judged"),
+    ("Bi-KL 58.5 and 73.9 at mean lengths of 119.5 and 183.1 tokens",
+     "beta is at most 3e-10 there, so that Bi-KL equals KL(txt‖img), printed as 57.6 and 72.8", "not judged"),
+    ("Bi-KL 79.9 below 13 tokens", "beta is above 0.91, yet KL(img‖txt) has 66.5", "not judged"),
+    ("57.6 on CapArena is printed for the default encoder, for LLaVA-1.5-7B, and with reconstruction",
+     "all seven numbers of the rows are equal; the authors' script loads an aligner in the format of LLaVA",
+     "compared with the aligner everywhere; the row of LLaVA-1.5-7B is not judged"),
+    ("hyperparameters are tuned on 1,000 pairs of SugarCrepe", "SugarCrepe is then reported, with these pairs",
+     "`tune` evaluates on the other pairs"),
+    ("gains of 2 to 3 % in other domains", "MSD gains 1.6 and 1.4, Soft-MSD 3.2 and 2.9", "values compared, not gains"),
+    ("no LLM at inference", "its rows with LLaVA and Qwen run the language model", "such encoders run theirs"),
+    ("text tokens come from CLIP, and from LLaMA", "implementation details and overview figure differ",
+     "two recipes, `paper` and `paper-llama`"),
+    ("20 to 50 patches per image", "ViT-L/14 has 256", "256"),
+    ("small alpha lets the global prior dominate", "alpha d can exceed g", "alpha 0.1"),
+    ("K (3, 2) on SugarCrepe", "the authors' scripts run (4, 2)", "forms `paper` and `authors`"),
+    ("temperature 0.5 of the judge as in CapArena's set-up", "CapArena's script has 0.1", "0.5"),
+)  # fmt: skip

@@ -1,27 +1,23 @@
 """Tables of the paper from result files: its printed rows, marked as quoted, and ours, with the paper's decimals."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from msdscore_lab.benchmarks.results.grids import NONE, Grid
+from msdscore_lab.benchmarks.results.grids import Grid
 from msdscore_lab.benchmarks.results.result import MetricResult, Result, read_result
 from msdscore_lab.paper import published
+from msdscore_lab.paper.plan import ALIGNED
+from msdscore_lab.paper.sections import QUOTED, printed
+from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent, to_figure
 
-QUOTED = "(quoted)"
-ALIGNED = "aligned"  # folder of the results with the aligner, which replace those with the plain encoder
-CORRELATION_DIGITS = 3
+TOKENS = ("bleu-4", "cider", "meteor")  # metrics of words
 JUDGE = "VLM-as-a-Judge"  # the paper's name of the metric `judge`
 # Rows of the paper by metric of `bench`; FLEUR and judges have an argument.
 _ROWS = {
     "bleu-4": "BLEU-4", "spice": "SPICE", "cider": "CIDEr", "meteor": "METEOR", "clipscore": "CLIPScore",
     "longclipscore": "LongCLIPScore", "fleur": "FLEUR", "judge": "judge", "pac-s": "PAC-S", "msd": "MSD",
     "soft-msd": "Soft-MSD",
-}  # fmt: skip
-# Names of the paper's encoders in its tables.
-_ENCODERS = {
-    "llava-1.5-7b": "LLaVA-1.5-7B", "llava-onevision-7b": "LLaVA-OneVision-7B", "llava-critic-7b": "LLaVA-Critic-7B",
-    "qwen2.5-vl-7b": "Qwen2.5-VL-7B",
 }  # fmt: skip
 
 
@@ -55,10 +51,12 @@ def measured(out: Path, benchmark: str) -> Iterator[PaperRow]:
         for metric in result.metrics:
             label = metric.label.partition(",")[0].partition(":")[0]
             if label in _ROWS and metric.figures:
-                row, encoder = _ROWS[label], _ENCODERS.get(further.removeprefix("judge-"), "")
+                row, encoder = _ROWS[label], published.VLM_NAMES.get(further.removeprefix("judge-"), "")
                 uses_encoder = label in ("judge", "soft-msd", "msd")
-                title = metric.title.partition(":")[0]
+                title = _ROWS[label] if label in TOKENS else metric.title.partition(":")[0]
                 name = _row_title(_ROWS.get(title, title))
+                if label in TOKENS and "|tok:ptb" not in f"|{metric.signature}":
+                    name = f"{name}, not with the paper's tokens"
                 if uses_encoder:
                     name = f"{name} ({encoder or metric.encoder.partition('@')[0]})"
                 yield PaperRow(f"{row}, {encoder}" if encoder and uses_encoder else row, name, metric)
@@ -70,24 +68,13 @@ def value_of(metric: MetricResult | None, name: str) -> float | None:
     return None if figure is None or figure.value != figure.value else 100 * figure.value
 
 
-def printed(value: float | None, name: str, *, fractions: Collection[str] = (), digits: int = 1) -> str:
-    """Format a value (times 100) as the paper prints it; those in `fractions` are correlations with three decimals.
-
-    >>> printed(-57.4, "model/spearman", fractions=("model/spearman",)), printed(63.93, "accuracy/easy", digits=2)
-    ('-0.574', '63.93')
-    """
-    if value is None:
-        return NONE
-    return f"{value / 100:.{CORRELATION_DIGITS}f}" if name in fractions else f"{value:.{digits}f}"
-
-
 def caparena(out: Path) -> list[Grid]:
     """Return the table of CapArena, reference-based metrics first."""
     same = "the paper's row Soft-MSD equals its row with LLaVA-1.5-7B in all columns"
     return [
         _joined(
             "Agreement with people on CapArena", published.CAPARENA_COLUMNS, published.CAPARENA,
-            list(measured(out, "caparena")), fractions=("model/spearman", "model/kendall"), references=True,
+            list(measured(out, "caparena")), references=True,
             notes=(*_notes(out, "caparena"), same),
         )
     ]  # fmt: skip
@@ -95,10 +82,9 @@ def caparena(out: Path) -> list[Grid]:
 
 def docent(out: Path) -> list[Grid]:
     """Return the table of DocENT."""
-    fractions = [name for name in published.DOCENT_COLUMNS.values() if not name.endswith("accuracy")]
     rows = list(measured(out, "docent"))
     title, notes = "Mistakes, omissions and overall quality on DocENT", _notes(out, "docent")
-    return [_joined(title, published.DOCENT_COLUMNS, published.DOCENT, rows, fractions=fractions, notes=notes)]
+    return [_joined(title, published.DOCENT_COLUMNS, published.DOCENT, rows, notes=notes)]
 
 
 def legacy(out: Path) -> list[Grid]:
@@ -141,16 +127,29 @@ def coco_cf(out: Path) -> list[Grid]:
     return [Grid("Accuracy on COCO-CF, %", ("split", *_COCO_CF.values()), tuple(rows), notes, frozenset(best))]
 
 
-def by_captioner(path: Path) -> tuple[list[Grid], str]:
-    """Return the accuracy on COCO-CF by captioner, which the paper prints as a figure."""
-    result = read_result(path)
+def by_captioner(result: Result) -> list[Grid]:
+    """Return the accuracy on COCO-CF by split and captioner, which the paper prints as a figure."""
     names = [figure.name for figure in result.metrics[0].figures]
     rows = tuple(
         (name.removeprefix("accuracy/"), *(printed(value_of(metric, name), "") for metric in result.metrics))
         for name in names
     )
-    columns, notes = ("captions", *(metric.title for metric in result.metrics)), _result_notes(result)
-    return [Grid("Accuracy by captioner, %", columns, rows, notes)], ""
+    heads = ("captions", *(_COCO_CF.get(metric.label, metric.title) for metric in result.metrics))
+    return [Grid("Accuracy by captioner, %", heads, rows, _result_notes(result))]
+
+
+def captioner_chart(result: Result) -> bytes | None:
+    """Draw the accuracies by captioner, one panel per split."""
+    rows: list[Row] = [
+        {"split": names[1], "captioner": names[2], "metric": _COCO_CF[metric.label], "accuracy": figure.interval}
+        for metric in result.metrics
+        if metric.label in _COCO_CF
+        for figure in metric.figures
+        if len(names := figure.name.split("/")) == 3 and figure.interval is not None
+    ]
+    plot = Plot(x="captioner", y=["accuracy"], series="metric", panel=["split"], y_label="accuracy, %", level=50.0)
+    return to_figure([Table(name="captioners", columns=[Column("captioner"), per_cent("accuracy")], rows=rows,
+                            plots=[plot])])  # fmt: skip
 
 
 _COSINES = {"clipscore,prefix=": "cosine of the model's vectors", "cosine": "cosine of mean vectors"}
@@ -165,11 +164,12 @@ def sugarcrepe(out: Path) -> list[Grid]:
                               ("distributions", published.MIXTURES["vMF, fixed kappa"]))
     ]  # fmt: skip
     start, ours = len(rows), list[list[float | None]]()
-    for _, result in results_of(out, "sugarcrepe"):
+    for further, result in results_of(out, "sugarcrepe"):
         for metric in result.metrics:
             values = [value_of(metric, name) for name in ("accuracy/mean", *names)]
             ours.append(values)
             name = _COSINES.get(metric.label, metric.title)
+            name += f", {further} {result.encoder.partition('@')[0]}" if further else ""
             rows.append((name, *(printed(value, "", digits=2) for value in values)))
     columns = ("metric", "mean", *published.SUBTASKS)
     return [
@@ -196,9 +196,9 @@ def ood(out: Path) -> list[Grid]:
     return [Grid("Accuracy in other domains, %", ("set", "CLIPScore", "MSD", "Soft-MSD"), tuple(rows), notes)]
 
 
-TABLES: Mapping[str, tuple[str, Callable[[Path], list[Grid]]]] = {
-    "caparena": ("CapArena", caparena), "docent": ("DocENT", docent), "legacy": ("Legacy benchmarks", legacy),
-    "sugarcrepe": ("SugarCrepe", sugarcrepe), "coco-cf": ("COCO-CF", coco_cf), "ood": ("Out of domain", ood),
+TABLES: Mapping[str, Callable[[Path], list[Grid]]] = {
+    "CapArena": caparena, "DocENT": docent, "Legacy benchmarks": legacy, "SugarCrepe": sugarcrepe, "COCO-CF": coco_cf,
+    "Out of domain": ood,
 }  # fmt: skip
 
 
@@ -208,7 +208,6 @@ def _joined(
     quoted: Mapping[str, Mapping[str, float]],
     ours: Sequence[PaperRow],
     *,
-    fractions: Collection[str],
     notes: tuple[str, ...],
     references: bool = False,
 ) -> Grid:
@@ -228,7 +227,7 @@ def _joined(
         (
             name,
             *([needs[row in published.REFERENCES]] if references else []),
-            *(printed(value, figure, fractions=fractions) for value, figure in zip(row_values, figures, strict=True)),
+            *(printed(value, figure) for value, figure in zip(row_values, figures, strict=True)),
         )
         for row, name, row_values in rows
     )

@@ -5,16 +5,14 @@ default: `influence`, the regions that change the score, and `carried`, the pape
 
 For correct captions, regions are ranked by the support map and the effect is d(masked) − d(original); for incorrect
 ones, by the penalty map with the opposite sign. With a faithful map the effect is top > random > bottom for both.
-Deletion and insertion curves show d while regions are removed or added in the order of a map.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from msdscore.core.arrays import from_numpy, to_numpy
@@ -33,16 +31,10 @@ from msdscore_lab.studies.table import Column, Plot, Row, Table
 
 Patches = Ints  # indices of patches
 BENCHMARK = "sugarcrepe"
-PROJECTION = "influence"  # the map of the curves
-TESTED = (PROJECTION, "carried")  # the second is the paper's
+TESTED = ("influence", "carried")  # the second is the paper's
 KINDS = ("correct", "incorrect")
 REGIONS = ("top", "random", "bottom")
 SHARE = 0.1  # share of masked regions
-ORDERS, CURVE_KINDS = ("map", "random", "reverse"), ("deletion", "insertion")
-CurveKey = tuple[str, str, str]  # kind of caption, kind of curve, order
-CURVES = tuple((kind, curve_kind, order) for order, curve_kind, kind in product(ORDERS, CURVE_KINDS, KINDS))
-# Shares of deleted patches, below 1: the density of an image without patches is undefined.
-DELETED = tuple(round(0.1 * step, 1) for step in range(10))
 _INTERVALS = "means with 95 % cluster-bootstrap intervals over images"
 
 
@@ -94,7 +86,7 @@ PROJECTIONS: dict[str, Callable[[MapTerms], Regions]] = {
 
 
 def faithfulness(study: Study, *, every_projection: bool = False) -> list[Table]:
-    """Mask top, random and bottom regions, and delete and insert regions in the order of the maps."""
+    """Mask the top, random and bottom regions of the maps."""
     pipeline, pairs = study.pipeline(PAPER), study.pairs(BENCHMARK)
     rows: list[Row] = []
     for projection in PROJECTIONS if every_projection else TESTED:
@@ -115,8 +107,7 @@ def faithfulness(study: Study, *, every_projection: bool = False) -> list[Table]
         facts={"pairs": len(pairs), "share": SHARE, "ordered": all(row["order"] == "held" for row in rows)},
         plots=[plot],
     )  # fmt: skip
-    tables = [masking, *curve_tables(study, pipeline, pairs)]
-    return [replace(table, signature=pipeline.signature) for table in tables]
+    return [replace(masking, signature=pipeline.signature)]
 
 
 def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> list[Row]:
@@ -142,57 +133,6 @@ def masking_rows(study: Study, pipeline: Pipeline, pairs: Sequence[Pair], projec
     return rows
 
 
-def curve_tables(study: Study, pipeline: Pipeline, pairs: Sequence[Pair]) -> list[Table]:
-    """Return areas under curves of d while patches are deleted or inserted in order, at random, and in reverse.
-
-    Correct captions use the support map: deletion should raise d early (a large area), insertion should lower it
-    early (a small one). Incorrect captions use the penalty map, with the opposite signs.
-    """
-    batches = pair_batches(pairs)
-    answers = study.run(
-        "curves", batches,
-        lambda index, batch: _curve_values(pipeline, batch, np.random.default_rng((study.seed, index))),
-        pipeline,
-    )  # fmt: skip
-    curves = {
-        key: np.array([row for answer in answers for row in answer[position]]) for position, key in enumerate(CURVES)
-    }
-    names = clusters([pair for batch in batches for pair in batch])
-    return [_area_table(curves, names, len(pairs)), _curve_table(curves)]
-
-
-def _area_table(curves: Mapping[CurveKey, Floats], names: npt.NDArray[np.str_], pairs: int) -> Table:
-    # The mean height of each curve, by the trapezoidal rule.
-    areas = {key: np.trapezoid(values, dx=1 / (len(DELETED) - 1), axis=1) for key, values in curves.items()}
-    rows: list[Row] = []
-    for kind, curve_kind in product(KINDS, CURVE_KINDS):
-        by_order = {order: areas[kind, curve_kind, order] for order in ORDERS}
-        rows.append({
-            "kind": kind, "curve": curve_kind,
-            **{order: bootstrap_mean(by_order[order], clusters=names) for order in ORDERS},
-            "gain": bootstrap_mean(by_order["map"] - by_order["random"], clusters=names),
-            "should be": "above 0" if (kind == "correct") == (curve_kind == "deletion") else "below 0",
-        })  # fmt: skip
-    headings = {**{order: order for order in ORDERS}, "gain": "map − random"}
-    columns = [Column("kind", "caption"), Column("curve"),
-               *(Column(name, head, ".4f") for name, head in headings.items()), Column("should be")]  # fmt: skip
-    title = f"Areas under deletion and insertion curves of d (patches dropped), {pairs} pairs, nats"
-    return Table(name="areas", title=title, columns=columns, rows=rows, facts={"pairs": pairs}, notes=[_INTERVALS])
-
-
-def _curve_table(curves: Mapping[CurveKey, Floats]) -> Table:
-    shares = {"deletion": DELETED, "insertion": tuple(round(1 - share, 1) for share in DELETED[::-1])}
-    points = [
-        {"kind": f"{kind} captions", "curve": curve_kind, "order": order, "share": position, "d": value}
-        for (kind, curve_kind, order), values in curves.items()
-        for position, value in zip(shares[curve_kind], values.mean(axis=0).tolist(), strict=True)
-    ]
-    plot = Plot(
-        x="share", y=["d"], series="order", panel=["kind", "curve"], x_label="share of patches", y_label="d, nats"
-    )
-    return Table(name="curves", rows=points, plots=[plot])
-
-
 def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -> MeasuredPairs:
     """Embed, measure and project pairs; pairs of one image share it."""
     sources = {image_key(pair.image): pair.image for pair in pairs}
@@ -214,19 +154,15 @@ def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -
 
 
 def without_patches(pipeline: Pipeline, measured: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
-    """Return d of every caption after dropping patches (one array per caption) from its image's points.
-
-    With more arrays than captions, array i belongs to caption i modulo the number of captions.
-    """
-    captions = [index % len(measured.owner) for index in range(len(dropped))]
-    owner = [measured.owner[caption] for caption in captions]
+    """Return d of every caption after dropping patches (one array per caption) from its image's points."""
+    owner, captions = measured.owner, range(len(measured.owner))
     batch = take(measured.images.vectors, [measured.images.row(item) for item in owner])
     mask = to_numpy(batch.mask).copy()
     for index, patches in enumerate(dropped):
         mask[index, np.flatnonzero(mask[index])[patches]] = False
     keys = tuple(measured.images.keys[measured.images.row(item)] for item in owner)
     images = Embedded(replace(batch, mask=from_numpy(mask, batch.mask)), tuple(range(len(owner))), {}, keys)
-    return _local_divergence(pipeline.measure(images, measured.texts, range(len(captions)), captions), pipeline)
+    return _local_divergence(pipeline.measure(images, measured.texts, captions, captions), pipeline)
 
 
 def without_pixels(pipeline: Pipeline, measured: MeasuredPairs, dropped: Sequence[Patches]) -> Floats:
@@ -278,26 +214,3 @@ def _effects(
         effects[f"correct/{masking}/{region}"] = change[0::2].tolist()
         effects[f"incorrect/{masking}/{region}"] = (-change[1::2]).tolist()
     return effects
-
-
-def _curve_values(pipeline: Pipeline, pairs: Sequence[Pair], rng: np.random.Generator) -> list[list[list[float]]]:
-    """Return the values of one curve per pair, for every key of `CURVES`."""
-    measured = measured_pairs(pipeline, pairs, PROJECTION)
-    ranked = [measured.ranking(caption) for caption in range(len(measured.regions))]
-    shuffled = [rng.permutation(len(order)) for order in ranked]
-    orders = {"map": ranked, "random": shuffled, "reverse": [order[::-1] for order in ranked]}
-    curves: dict[CurveKey, Floats] = {}
-    for name, order in orders.items():
-        # Inserting the first patches of an order is deleting the others, which come first in the reversed order.
-        backwards = [patches[::-1] for patches in order]
-        by_kind = {"deletion": _deletion(pipeline, measured, order),
-                "insertion": _deletion(pipeline, measured, backwards)[:, ::-1]}  # fmt: skip
-        for curve_kind, values in by_kind.items():
-            curves |= {(kind, curve_kind, name): values[index::2] for index, kind in enumerate(KINDS)}
-    return [curves[key].tolist() for key in CURVES]
-
-
-def _deletion(pipeline: Pipeline, measured: MeasuredPairs, order: Sequence[Patches]) -> Floats:
-    """Return d of every caption (rows) after deleting each share of its patches in order (columns)."""
-    dropped = [patches[: int(share * len(patches))].copy() for share in DELETED for patches in order]
-    return without_patches(pipeline, measured, dropped).reshape(len(DELETED), len(order)).T

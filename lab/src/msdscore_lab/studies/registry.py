@@ -13,21 +13,12 @@ if TYPE_CHECKING:
 
 # By name: module under `msdscore_lab.studies` and function, and one line of help.
 STUDIES = {
-    "mixtures": ("ablations.sweep:mixtures", "Distributions of local vectors: vMF, or Gaussians."),
-    "kappa": ("ablations.sweep:kappa", "The concentration of the mixtures."),
-    "alpha": ("ablations.sweep:alpha", "The weight of the local divergence against the similarity."),
-    "components": ("ablations.sweep:components", "The number of components of both mixtures."),
-    "iterations": ("ablations.sweep:iterations", "The iterations of EM."),
-    "xi": ("ablations.sweep:xi", "The temperature xi of Soft-MSD."),
-    "l0": ("ablations.sweep:l0", "The caption length L0 at which the gate turns."),
-    "tau-l": ("ablations.sweep:tau_l", "The width tau_L of the gate."),
-    "beta": ("ablations.sweep:beta", "A fixed weight of coverage instead of the gate."),
+    "sweep": ("ablations.sweep:sweep", "One setting of the score, or the distribution of local vectors."),
     "tune": ("ablations.tune:tune", "The paper's tuning: scalar settings chosen once on held-out pairs."),
     "direction": ("ablations.pairs:direction", "Coverage, support, a fixed weight or the length gate."),
     "margin": ("ablations.pairs:margin", "Gains by the difference between the similarities of two captions."),
     "stability": ("ablations.clustering:stability", "Clusterings and scores over random starts."),
     "entropy": ("ablations.clustering:entropy", "Entropy of responsibilities by caption length."),
-    "sensitivity": ("ablations.clustering:sensitivity", "Growth of adaptive kappa with the mean resultant length."),
     "reconstruction": ("ablations.transfer:reconstruction", "Aligners trained with and without reconstruction."),
     "backbones": ("ablations.transfer:backbones", "Every part of the score with several encoders."),
     "ood": ("ablations.transfer:ood", "Own against other captions in domains not trained on."),
@@ -41,18 +32,23 @@ STUDIES = {
     "reference-words": ("references:word_reliability", "Calibration of p-values that use references."),
     "missing": ("localisation:missing", "Are words called missing confirmed by other captions?"),
     "suggestions": ("localisation:suggestions", "Is the original word among the suggestions?"),
-    "judge-msd": ("ablations.combine:judge_msd", "Soft-MSD and a judge: their disagreements, and their combination."),
     "behaviour": ("behaviour:behaviour", "Small generated tests of what a metric can see."),
     "gaming": ("gaming:gaming", "How often do texts that are not captions beat a caption?"),
     "timing": ("timing:timing", "Milliseconds per pair, by caption length."),
     "match": ("match:match", "Reliability diagram of `match`."),
 }
 
+SWEPT = ("kappa", "alpha", "components", "iterations", "xi", "l0", "tau-l", "beta", "mixture")  # parameters of `sweep`
+
 
 def run_study(name: str, study: "Study", **options: Any) -> "list[Table]":
     """Run a study with its specific options and return its tables."""
     function = load_study(name)
     parameters = list(inspect.signature(function).parameters)[1:]
+    if "parameter" in parameters and "parameter" not in options:
+        raise ConfigError(f"study {name} needs a parameter, as in `study {name} kappa`; it has {', '.join(SWEPT)}")
+    if options.get("parameter", SWEPT[0]) not in SWEPT and "parameter" in parameters:
+        raise unknown_name("parameter", options["parameter"], SWEPT)
     for option in options:
         if option not in parameters:
             names = ", ".join(f"--{other.replace('_', '-')}" for other in parameters) or "no specific options"

@@ -5,7 +5,7 @@ Rows contain plain values and intervals. Columns define the printed cells, plots
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from typing import Any
 
@@ -44,9 +44,9 @@ class Column:
         return self.title or self.name
 
 
-def per_cent(name: str, title: str = "", *, signed: bool = False) -> Column:
+def per_cent(name: str, title: str = "", *, signed: bool = False, ends: bool = True) -> Column:
     """Return a column of shares, printed in per cent with one decimal."""
-    return Column(name, title, "+.1f" if signed else ".1f", 100)
+    return Column(name, title, "+.1f" if signed else ".1f", 100, ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +104,7 @@ def to_json(study: str, tables: Sequence[Table]) -> dict[str, Any]:
                 "title": table.title,
                 "signature": table.signature,
                 **plain(table.facts),
+                "columns": [asdict(column) for column in table.columns],
                 "rows": plain(table.rows),
                 "notes": list(table.notes),
             }
@@ -129,22 +130,28 @@ def to_markdown(tables: Sequence[Table]) -> str:
     return "\n".join(parts)
 
 
-def cell(value: Value, column: Column) -> str:
-    """Format a value for its column.
+def cell(value: Value | Mapping[str, Any], column: Column) -> str:
+    """Format a value for its column; an interval may be that of a result file.
 
     >>> cell(Interval(0.5, 0.25, 0.75, 0.95, "bootstrap", 4, 0), per_cent("share"))
     '50.0 [25.0, 75.0]'
     """
-    low, high = (value.low, value.high) if isinstance(value, Interval) else (math.nan, math.nan)
-    value = value.value if isinstance(value, Interval) else value
-    if value is None or value != value:
+    low = high = math.nan
+    single: str | float | None
+    if isinstance(value, Interval):
+        single, low, high = value.value, value.low, value.high
+    elif isinstance(value, Mapping):
+        single, low, high = value["value"], *(math.nan if value[end] is None else value[end] for end in ("low", "high"))
+    else:
+        single = value
+    if single is None or single != single:
         return NONE
-    if isinstance(value, str) or not column.form:
-        return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(single, str) or not column.form:
+        return f"{single:g}" if isinstance(single, float) else str(single)
     if column.form == "p":
-        return p_value(value)
-    text = f"{value * column.scale:{column.form}}"
-    if math.isnan(low) or not column.ends:
+        return p_value(single)
+    text = f"{single * column.scale:{column.form}}"
+    if math.isnan(low + high) or not column.ends:
         return text
     return f"{text} [{low * column.scale:{column.form}}, {high * column.scale:{column.form}}]"
 

@@ -1,7 +1,8 @@
 """Latency of a pair by stage and caption length, one pair at a time and in a batch.
 
 Columns and buckets are those of the paper's table of latency (features, EM/KL, CLIPScore, MSD, Soft-MSD; up to 16,
-17 to 126 and more tokens, and overall). The last column is the time per pair in a batch.
+17 to 126 and more tokens, and overall). The last column is the time per pair in a batch. With the form `paper`,
+captions in the last bucket have the components of long captions, (5, 3).
 """
 
 import math
@@ -16,20 +17,23 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from msdscore.core.arrays import Device, is_gpu
+from msdscore.core.arrays import Device, is_gpu, to_numpy
 from msdscore.core.divergence import soften, total
+from msdscore.forms.paper import Paper
 from msdscore.intervals import bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import captioned_images
+from msdscore_lab.benchmarks.run.plan import BY_LENGTH
 from msdscore_lab.benchmarks.run.runner import Progress
 from msdscore_lab.studies.context import Study, every_nth
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
-DEFAULT_IMAGES = 50
-BUCKETS = {"up to 16": 16, "17 to 126": 126, "more than 126": math.inf}  # tokens, as in the paper's table
+LONG = "more than 126"
+MOST_TOGETHER = 512  # pairs of a bucket in one batch
+BUCKETS = {"up to 16": 16, "17 to 126": 126, LONG: math.inf}  # tokens, as in the paper's table
 STAGES = ("decode", "image encoder", "text encoder", "EM/KL", "cosine", "gate")
 # The paper's columns as sums of stages.
 PAPER_COLUMNS = {
@@ -45,11 +49,11 @@ T = TypeVar("T")
 
 
 def timing(study: Study) -> list[Table]:
-    """Milliseconds per pair by caption length, with one caption of each image and with all of them joined."""
+    """Milliseconds per pair by caption length, for every caption of the images."""
     pairs = [
         (image_source(entry.image), text)
-        for entry in every_nth(captioned_images(study.root), study.limit or DEFAULT_IMAGES)
-        for text in dict.fromkeys((entry.captions[0], " ".join(entry.captions)))
+        for entry in every_nth(captioned_images(study.root), study.limit)
+        for text in entry.captions
     ]
     pipeline = replace(study.spec, cache=None).build()
     device = pipeline.encoder.device
@@ -58,14 +62,16 @@ def timing(study: Study) -> list[Table]:
     stages = [Column(stage, "", ".2f") for stage in (*STAGES[:3], *PAPER_COLUMNS)]
     plot = Plot(x="tokens", y=[stage.name for stage in stages], title="one pair at a time",
                 x_label="tokens of the caption", y_label="milliseconds")  # fmt: skip
+    by_length = study.spec.form in BY_LENGTH and isinstance(pipeline.form, Paper)
+    form = replace(pipeline.form, components=(5, 3)) if by_length else pipeline.form
     with study.progress("timing") as show:
-        rows = times(pipeline, pairs, show)
+        rows = times(pipeline, pairs, show, long=Pipeline(pipeline.encoder, form))
     return [Table(
         name="buckets",
         title="Milliseconds per pair, mean with 95 % interval",
         columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "EM/KL, together", ".2f")],
         rows=rows,
-        notes=["one pair at a time, features are the first three stages; EM/KL of a bucket's pairs at once in the "
+        notes=["one pair at a time, features are the first three stages; EM/KL of up to 512 pairs at once in the "
                "last column", f"measured on {machine}"],
         signature=pipeline.signature,
         facts={"machine": machine},
@@ -73,39 +79,47 @@ def timing(study: Study) -> list[Table]:
     )]  # fmt: skip
 
 
-def times(pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Progress) -> list[Row]:
-    """Time every pair separately, then the pairs of each bucket in one batch; the first pair is also the warm-up."""
+def times(
+    pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Progress, *, long: Pipeline | None = None
+) -> list[Row]:
+    """Time every pair separately, then pairs of each bucket in one batch; the first pair is also the warm-up.
+
+    `long` scores the pairs of the last bucket.
+    """
+    long = long or pipeline
     buckets: dict[str, list[Timed]] = {name: [] for name in BUCKETS}
     for index, pair in enumerate([pairs[0], *pairs]):
-        length, milliseconds = _time(pipeline, pair)
+        length, milliseconds = _time(pipeline, long, pair)
         if index:
             buckets[next(name for name, max_tokens in BUCKETS.items() if length <= max_tokens)].append(
                 (pair, milliseconds)
             )
         progress(index, len(pairs))
     buckets["overall"] = list(chain.from_iterable(buckets.values()))
-    return [_row(pipeline, name, timed) for name, timed in buckets.items() if timed]
+    return [_row(long if name == LONG else pipeline, name, timed) for name, timed in buckets.items() if timed]
 
 
-def _time(pipeline: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
+def _time(pipeline: Pipeline, long: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
     """Return the number of tokens of the caption, and the milliseconds of every stage."""
     source, caption = pair
     timed = partial(_milliseconds, device=pipeline.encoder.device)
     decode, decoded = timed(lambda: pipeline.decode([source]))
     image, images = timed(lambda: pipeline.embed_images(decoded).require())
     text, texts = timed(lambda: pipeline.embed_texts([caption]).require())
-    scoring, row = timed(lambda: numbers(pipeline.measure(images, texts, [0], [0]), pipeline.form)[0])
+    length = int(to_numpy(texts.vectors.token_counts)[0])
+    used = long if length > BUCKETS["17 to 126"] else pipeline
+    scoring, row = timed(lambda: numbers(used.measure(images, texts, [0], [0]), used.form)[0])
     cosine, _ = timed(lambda: total(images.vectors.pooled * texts.vectors.pooled).item())
     one = np.array([row.similarity]), np.array([row.msd]), np.zeros(1, dtype=np.int64)
     softened, _ = timed(lambda: soften(*one, temperature=pipeline.form.temperature))
-    return row.values["length"], (decode, image, text, scoring, cosine, softened)
+    return length, (decode, image, text, scoring, cosine, softened)
 
 
 def _row(pipeline: Pipeline, tokens: str, timed: Sequence[Timed]) -> Row:
-    sources, captions = zip(*(pair for pair, _ in timed), strict=True)
+    sources, captions = zip(*(pair for pair, _ in timed[:MOST_TOGETHER]), strict=True)
     images = pipeline.embed_images(pipeline.decode(sources)).require()
     texts = pipeline.embed_texts(captions).require()
-    indices = range(len(timed))
+    indices = range(len(captions))
     together = min(
         _milliseconds(lambda: pipeline.measure(images, texts, indices, indices), pipeline.encoder.device)[0]
         for _ in range(2)
@@ -117,7 +131,7 @@ def _row(pipeline: Pipeline, tokens: str, timed: Sequence[Timed]) -> Row:
         "tokens": tokens,
         "pairs": len(timed),
         **{name: bootstrap_mean(values) for name, values in {**stages, **sums}.items()},
-        "together": together / len(timed),
+        "together": together / len(captions),
     }
 
 

@@ -19,7 +19,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import numbers
 from msdscore_lab.benchmarks.base import Item, Pair, clusters, image_source
 from msdscore_lab.stats.resample import bootstrap_share
-from msdscore_lab.studies.ablations.mixtures import Kind, PaperMixture, concentration, fit_lifted, lifted, with_mixture
+from msdscore_lab.studies.ablations.mixtures import Kind, PaperMixture, fit_lifted, lifted, with_mixture
 from msdscore_lab.studies.ablations.pairs import quantile_bins
 from msdscore_lab.studies.ablations.sweep import MIXTURES
 from msdscore_lab.studies.context import PAPER, Study, pair_batches, paper_form
@@ -30,7 +30,6 @@ Caption = tuple[str, str]  # text, key of the image it belongs to
 KINDS: dict[str, Kind] = {"fixed kappa": "vmf", "adaptive kappa": "vmf-adaptive"}
 HARD = 0.01  # nats; assignments with a lower entropy count as hard
 _CAPTIONS = 128  # per batch
-LENGTHS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # mean resultant lengths
 
 
 def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds: int = 5) -> list[Table]:
@@ -54,36 +53,6 @@ def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds
         columns=[Column("figure"), *(Column(name, "", ".4f") for name in ("value", "deviation", "least", "most"))],
         rows=spread,
         **shared,
-    )]  # fmt: skip
-
-
-def sensitivity(study: Study) -> list[Table]:
-    """Adaptive concentration and its slope over the mean resultant length, for the encoder's dimension."""
-    pipeline = study.pipeline(PAPER)
-    kappa, dim = paper_form(pipeline).kappa, pipeline.embed_texts(["a dog"]).require().vectors.points.shape[-1]
-    grid = torch.linspace(1e-4, 0.99, 10_000, dtype=torch.float64)
-    fixed = float(grid[(concentration(grid, dim) - kappa).abs().argmin()])
-    lengths = torch.tensor(LENGTHS, dtype=torch.float64)
-    curves = concentration(lengths, dim).tolist(), concentration_slope(lengths, dim).tolist()
-    rows: list[Row] = [
-        {"r": length, "kappa": value, "slope": slope, "share": 0.01 * slope / value}
-        for length, value, slope in zip(LENGTHS, *curves, strict=True)
-    ]
-    plots = [
-        Plot(x="r", y=[name], x_label="mean resultant length", y_label=label, points=True, logarithmic=True)
-        for name, label in (("kappa", "kappa-hat"), ("slope", "slope of kappa-hat"))
-    ]
-    return [Table(
-        name="sensitivity",
-        title=f"Adaptive kappa by mean resultant length r, {dim} dimensions",
-        columns=[Column("r"), Column("kappa", "kappa-hat", ".1f"), Column("slope", "slope d kappa-hat / d r", ".1f"),
-                 Column("share", "change if r grows by 0.01 (%)", "+.1f", 100)],
-        rows=rows,
-        notes=[f"the fixed kappa {kappa:g} is that of r = {fixed:.4f}", "kappa-hat is (r D − r³)/(1 − r²), its slope "
-               "(D + (D − 3) r² + r⁴)/(1 − r²)²: no data enters"],
-        signature=pipeline.signature,
-        facts={"dim": dim, "kappa": kappa, "r_of_kappa": fixed},
-        plots=plots,
     )]  # fmt: skip
 
 
@@ -285,15 +254,3 @@ def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[flo
         columns.append(entropies(responsibilities.double(), mask).tolist())
     rows = list(zip(texts.vectors.lengths.tolist(), *columns, strict=True))
     return [list(rows[texts.row(item)]) for item in range(len(captions))]
-
-
-def concentration_slope(length: Float[Tensor, "*batch"], dim: int) -> Float[Tensor, "*batch"]:
-    r"""The derivative of `concentration` with respect to the mean resultant length, before clipping.
-
-    .. math:: \frac{d\hat\kappa}{d\bar r} = \frac{D + (D - 3)\bar r^2 + \bar r^4}{(1 - \bar r^2)^2}
-
-    >>> concentration_slope(torch.zeros(1), dim=512)
-    tensor([512.])
-    """
-    square = length**2
-    return (dim + (dim - 3) * square + square**2) / (1 - square) ** 2

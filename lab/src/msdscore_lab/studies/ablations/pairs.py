@@ -72,13 +72,12 @@ def direction(
     of long captions use the components of `long`, so that one table has both regimes of the paper.
     """
     pipeline = study.pipeline(PAPER)
-    metrics = ("soft-msd", *(label for label in DIRECTION_METRICS if label != "soft-msd"), LENGTH)
     tables, parts = [], []
     for name in benchmark:
         variants = named_variants(GATES, pipeline.encoder, study.form(pipeline, name))
-        results = run_sweep(study, study.plan(name, metrics), variants)
-        tables.append(sweep_table(results, axis="direction"))
-        parts.append(decided_pairs(results[0], DIRECTION_METRICS))
+        (gated,) = run_sweep(study, study.plan(name, (*DIRECTION_METRICS, LENGTH)), variants[:1])
+        parts.append(decided_pairs(gated, DIRECTION_METRICS))
+        tables.append(sweep_table(run_sweep(study, study.plan(name, ("soft-msd",)), variants), axis="direction"))
     pairs = concatenate(parts)
     bins = edge_bins(pairs.length, edges) if edges else quantile_bins(pairs.length, buckets)
     return [*tables, length_table(pairs, benchmark, bins)]

@@ -39,17 +39,31 @@ MIXTURES: dict[str, Kind] = {
     "Gaussian, diagonal": "gaussian-diagonal",
     "Gaussian, shrunk": "gaussian-shrunk",
 }
-# By setting: default values, axis label of the figure, and whether the axis is logarithmic.
-ABLATIONS: dict[str, tuple[tuple[Any, ...], str, bool]] = {
-    "kappa": ((5.0, 10.0, 20.0, 40.0, 80.0), "concentration kappa", True),
-    "alpha": ((0.0, 0.02, 0.05, 0.1, 0.2, 0.5), "weight alpha of the divergence", False),
-    "components": (((1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 4)), "components K (image, text)", False),
-    "iterations": ((1, 2, 5, 10, 20, 50), "iterations of EM", True),
-    "temperature": ((0.05, 0.1, 0.2, 0.4, 0.8), "temperature xi of Soft-MSD", True),
-    "gate_center": ((5.0, 10.0, 20.0, 40.0, 80.0), "length L0 at which the gate is one half", True),
-    "gate_width": ((1.0, 2.0, 3.0, 6.0, 12.0), "width tau_L of the gate", True),
-    "beta": ((0.0, 0.25, 0.5, 0.75, 1.0), "fixed weight beta of coverage", False),
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a sweep: the setting of the form, default values, and axis of the figure."""
+
+    setting: str
+    values: tuple[Any, ...]
+    axis: str
+    logarithmic: bool = True
+
+
+PARAMETERS = {
+    "kappa": Parameter("kappa", (5.0, 10.0, 20.0, 40.0, 80.0), "concentration kappa"),
+    "alpha": Parameter("alpha", (0.0, 0.02, 0.05, 0.1, 0.2, 0.5), "weight alpha of the divergence", logarithmic=False),
+    "components": Parameter(
+        "components", ((1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 4)), "components K (image, text)"
+    ),
+    "iterations": Parameter("iterations", (1, 2, 5, 10, 20, 50), "iterations of EM"),
+    "xi": Parameter("temperature", (0.05, 0.1, 0.2, 0.4, 0.8), "temperature xi of Soft-MSD"),
+    "l0": Parameter("gate_center", (5.0, 10.0, 20.0, 40.0, 80.0), "length L0 at which the gate is one half"),
+    "tau-l": Parameter("gate_width", (1.0, 2.0, 3.0, 6.0, 12.0), "width tau_L of the gate"),
+    "beta": Parameter("beta", (0.0, 0.25, 0.5, 0.75, 1.0), "fixed weight beta of coverage", logarithmic=False),
 }
+MIXTURE = "mixture"  # the parameter that is no setting of the form
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +99,28 @@ class VariantResult:
         return {"signature": self.result.metric(label).signature, "facts": facts(self.result) | extra}
 
 
-def mixtures(
-    study: Study, *, benchmark: Sequence[str] = PAIRS, metric: Sequence[str] = ("msd", "bi-kl", "coverage", "support")
+def sweep(
+    study: Study, *, parameter: str, values: str = "", benchmark: Sequence[str] = PAIRS, metric: Sequence[str] = ()
 ) -> list[Table]:
-    """Distributions of the local vectors: vMF with fixed and adaptive kappa, Gaussians; accuracy per subtask.
+    """Vary one parameter, e.g. `values="10 20 40"`; the value in use is the baseline.
+
+    `mixture` are the distributions of the paper: vMF with fixed and adaptive kappa, and Gaussians.
+    """
+    if parameter == MIXTURE:
+        return _mixtures(study, benchmark, metric or ("msd", "bi-kl", "coverage", "support"))
+    chosen, pipeline, tables = PARAMETERS[parameter], study.pipeline(PAPER), []
+    for name in benchmark:
+        form = study.form(pipeline, name)
+        form = form.changed(gate="fixed") if parameter == "beta" else form
+        variants, current = value_variants(parameter, values, pipeline.encoder, form)
+        plan = study.plan(name, metric or ("cosine", "msd", "soft-msd"))
+        results = run_sweep(study, plan, variants, baseline=current)
+        tables.append(sweep_table(results, axis=chosen.axis, baseline=current, logarithmic=chosen.logarithmic))
+    return tables
+
+
+def _mixtures(study: Study, benchmark: Sequence[str], metric: Sequence[str]) -> list[Table]:
+    """Compare distributions of the local vectors by the accuracy per subtask.
 
     Their divergences differ by a factor of up to a thousand, so a common alpha is not a fair weight. In a second
     table, alpha is chosen so that alpha d has the same standard deviation over captions as in the first distribution.
@@ -116,39 +148,17 @@ def mixtures(
     return tables
 
 
-def ablation(
-    setting: str,
-    study: Study,
-    *,
-    values: str = "",
-    benchmark: Sequence[str] = PAIRS,
-    metric: Sequence[str] = ("cosine", "msd", "soft-msd"),
-) -> list[Table]:
-    """Vary one setting, e.g. `values="10 20 40"`; the value in use is the baseline."""
-    _, axis, logarithmic = ABLATIONS[setting]
-    pipeline, tables = study.pipeline(PAPER), []
-    for name in benchmark:
-        form = study.form(pipeline, name)
-        form = form.changed(gate="fixed") if setting == "beta" else form
-        variants, current = value_variants(setting, values, pipeline.encoder, form)
-        results = run_sweep(study, study.plan(name, metric), variants, baseline=current)
-        tables.append(sweep_table(results, axis=axis, baseline=current, logarithmic=logarithmic))
-    return tables
-
-
-kappa, alpha, components, iterations, xi, l0, tau_l, beta = (partial(ablation, setting) for setting in ABLATIONS)
-
-
-def value_variants(setting: str, values: str, encoder: Encoder, form: Form) -> tuple[list[Variant], str]:
+def value_variants(parameter: str, values: str, encoder: Encoder, form: Form) -> tuple[list[Variant], str]:
     """Return one variant per value, and the name of the current value, which is added if necessary."""
+    setting = PARAMETERS[parameter].setting
     current = getattr(form, setting)
-    selected = [_read(type(current), text, setting) for text in values.split()] or list(ABLATIONS[setting][0])
+    selected = [_read(type(current), text, parameter) for text in values.split()] or list(PARAMETERS[parameter].values)
     selected = selected if current in selected else sorted([*selected, current])
-    variants = named_variants({_variant_name(setting, value): {setting: value} for value in selected}, encoder, form)
+    variants = named_variants({_variant_name(parameter, value): {setting: value} for value in selected}, encoder, form)
     axis_values = [None if isinstance(value, tuple) else float(value) for value in selected]
     return [
         replace(variant, value=axis_value) for variant, axis_value in zip(variants, axis_values, strict=True)
-    ], _variant_name(setting, current)
+    ], _variant_name(parameter, current)
 
 
 def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, form: Form) -> list[Variant]:
@@ -301,8 +311,8 @@ def _differences(
     }
 
 
-def _variant_name(setting: str, value: Any) -> str:
-    return f"{setting}={','.join(map(str, value)) if isinstance(value, tuple) else f'{value:g}'}"
+def _variant_name(parameter: str, value: Any) -> str:
+    return f"{parameter}={','.join(map(str, value)) if isinstance(value, tuple) else f'{value:g}'}"
 
 
 def _read(kind: type, text: str, name: str) -> Any:
