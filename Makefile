@@ -24,7 +24,7 @@ help:
 	@echo "make train-mini train the shipped encoder (ARGS='--data rows.jsonl --images folder -o run')"
 	@echo "make docs      build the documentation in build/docs"
 	@echo "make notebooks execute and store the notebooks of the documentation"
-	@echo "make release   build wheel, source, SBOM and licences in dist"
+	@echo "make release   build and try all distributions, with SBOM and licences, in dist"
 	@echo "make clean     remove the environment and all build outputs"
 
 $(VENV)/bin/python:
@@ -152,17 +152,23 @@ docs: setup
 	$(PIP) --editable serve --editable '.[docs]'
 	$(BIN)/sphinx-build --quiet --fail-on-warning docs build/docs
 
-# SBOM and licences are those of an environment with the packages that users install.
+# All distributions, tried in environments with nothing but their wheels and the libraries that these need: one as users
+# of the metric and the service have it, of which SBOM and licences are written, and one with torch and the laboratory.
 RELEASE := .venv-release
-release: setup
+VERSION = $(shell $(PYTHON) -c 'exec(open("src/msdscore/version.py").read()); print(__version__)')
+WHEELS = PIP_CONSTRAINT=constraints.txt $(RELEASE)/$(1)/bin/python -m pip --disable-pip-version-check install --quiet --find-links dist
+release:
 	rm -rf dist $(RELEASE)
-	$(BIN)/python -m hatchling build -d dist
-	for part in weights backbones lab serve; do (cd $$part && ../$(BIN)/python -m hatchling build -t wheel -d ../dist) || exit 1; done
-	$(PYTHON) -m venv $(RELEASE)
-	PIP_CONSTRAINT=constraints.txt $(RELEASE)/bin/python -m pip --disable-pip-version-check install --quiet dist/msdscore_mini-*.whl dist/msdscore_serve-*.whl "$$(ls dist/msdscore-*.whl)[demo,serve]"
-	$(PIP) --editable '.[release]'
-	$(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json $(RELEASE)
-	$(BIN)/pip-licenses --python=$(RELEASE)/bin/python --format=markdown --order=license --with-urls --output-file=dist/licences.md
+	for name in tools users research; do $(PYTHON) -m venv $(RELEASE)/$$name || exit 1; done
+	$(call WHEELS,tools) hatchling cyclonedx-bom pip-licenses
+	$(RELEASE)/tools/bin/python -m hatchling build -d dist
+	for part in weights backbones lab serve; do (cd $$part && ../$(RELEASE)/tools/bin/python -m hatchling build -t wheel -d ../dist) || exit 1; done
+	$(call WHEELS,users) 'msdscore[demo,serve]==$(VERSION)'
+	$(PYTHON) tools/smoke.py $(RELEASE)/users/bin/python
+	$(call WHEELS,research) 'msdscore[serve]==$(VERSION)' 'msdscore-lab==$(VERSION)'
+	$(PYTHON) tools/smoke.py $(RELEASE)/research/bin/python all
+	$(RELEASE)/tools/bin/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json $(RELEASE)/users
+	$(RELEASE)/tools/bin/pip-licenses --python=$(RELEASE)/users/bin/python --format=markdown --order=license --with-urls --output-file=dist/licences.md
 
 clean:
 	rm -rf $(VENV) .venv-* build dist demo-out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

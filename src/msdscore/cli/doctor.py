@@ -26,7 +26,7 @@ _LIBRARIES = {
     "msdscore.encoders.mini": ("ONNX Runtime", "onnxruntime"),
     "msdscore.encoders.toy": ("NumPy", "numpy"),
 }
-_IGNORED = ("all", "test", "docs", "check", "release")  # for development, or all of them
+_IGNORED = ("all", "test", "docs", "check")  # for development, or all of them
 
 
 def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
