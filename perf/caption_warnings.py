@@ -15,7 +15,8 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
-from msdscore.text.warnings import FORM_WARNINGS, form_warnings, guarded_warnings, text_warnings, tokens
+from msdscore.text.captions import FORM_WARNINGS, form_warnings, tokens
+from msdscore.text.warnings import guarded_warnings, text_warnings
 from msdscore.text.words import content_words, each_word
 
 

@@ -20,17 +20,9 @@ from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
 from msdscore.run.parts import collect, part_table
 from msdscore.samples import sample_image
 from msdscore.scoring.results import Numbers, numbers, why_missing
+from msdscore.text.captions import FORM_WARNINGS, form_warnings, tokens
 from msdscore.text.normal import clean
-from msdscore.text.warnings import (
-    FORM_WARNINGS,
-    UNFAMILIAR,
-    form_warnings,
-    guard_reward,
-    mark_warnings,
-    text_warnings,
-    token_warnings,
-    tokens,
-)
+from msdscore.text.warnings import UNFAMILIAR, guard_reward, mark_warnings, text_warnings, token_warnings
 from msdscore.text.words import segment
 from real_data import FOLDER, needs
 from tiny_clip import make_tiny_clip
@@ -315,7 +307,7 @@ def test_very_long_text_is_truncated_with_a_warning():
 
 def test_list_of_words_has_no_verdict_and_says_why():
     warnings = ("list of words",)
-    score = Scorer("toy").score(Image.new("RGB", (64, 64), "red"), "a red square")
+    scores = Scorer("toy").rank(Image.new("RGB", (64, 64), "red"), ["a red square"])
     assert verdict(0.9) == "on topic"
     assert [verdict(match, withheld=True) for match in (0.9, 0.5, 0.1, None)] == [None] * 4
     keys = pa.table({"row": [0, 1, 2], "group": [1, 2, 3], "image": [1, 2, 3]})
@@ -323,14 +315,14 @@ def test_list_of_words_has_no_verdict_and_says_why():
     rows = [Numbers({**values, "match": 0.9}, ("x", *own)) for own in (warnings, ())]
     scored = collect([part_table(keys, [*rows, Numbers(values)])], Scorer("toy").form)
     assert scored["verdict"].to_pylist() == [None, "on topic", None]
-    known = replace(score, match=0.9)
-    listed = replace(known, warnings=("x", *warnings))
+    scores = replace(scores, columns={**scores.columns, "match": np.array([0.9])})
+    known, listed = scores[0], replace(scores, warnings=(("x", *warnings),))[0]
     assert (known.verdict, listed.verdict, listed.withheld) == ("on topic", None, warnings)
     assert (known.headline, listed.headline) == ("on topic (90 %)", "no verdict (90 %): list of words")
     assert str(listed).startswith("no verdict (90 %): list of words\n")
     found = {"blue": "check", "giraffe": "likely wrong", "hat": "check", "cup": "check", "spoon": "check"}
-    assert replace(known, doubtful={}).headline == "on topic (90 %) · no word stands out"
-    noted = replace(known, doubtful=found).headline
+    assert known.with_doubtful({}).headline == "on topic (90 %) · no word stands out"
+    noted = known.with_doubtful(found).headline
     assert noted == "on topic (90 %) · likely wrong: giraffe · check: blue, hat, cup and 1 more"
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
 
-from msdscore.text.warnings import BOUNDARY, CAPTION_MODEL, ENDINGS, MOST_SURPRISE, SURPRISE_UNIT, symbols_of, tokens
+from msdscore.text.captions import BOUNDARY, CAPTION_MODEL, ENDINGS, MOST_SURPRISE, SURPRISE_UNIT, symbols_of, tokens
 from msdscore.text.words import STOP_WORDS
 
 LEAST = 8  # occurrences of a word in the list
