@@ -161,7 +161,7 @@ def test_invalid_items_are_rejected():
     scorer = Scorer("toy")
     with pytest.raises(ImageError, match="no-such.jpg: no such file"):
         scorer.score("no-such.jpg", "a dog")
-    with pytest.raises(CaptionError, match="has no words"):
+    with pytest.raises(CaptionError, match="is empty"):
         scorer.score(make_image(), "\u200b")
     with pytest.raises(ConfigError, match="rank needs"):
         scorer.rank(make_image(), [])
