@@ -12,11 +12,14 @@ that are already on the GPU, before and after the other measurements. `full` dec
 GPU. Each rate has the milliseconds per batch in which the launching thread had no work (`idle`), waited for the GPU
 (`wait`) and launched (`launch`, of which `cpu` is its CPU time: the rest was lost to other threads), and the CPU time
 of this process per pair in microseconds (`own_us`). Sections: eager, compiled, mini; others (decoding alone, one file
-to Parquet, torchmetrics), variants (of launching), and encoder (candidates, for at most `--budget` seconds).
+to Parquet, torchmetrics), kernels (GPU time of a run by kernel), variants (of launching), and encoder (candidates, for
+at most `--budget` seconds). `--only files_device tars` measures the runs whose names contain one of these; a section
+ends after `--limit` seconds.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -34,6 +37,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from encoder_candidates import OutOfTimeError, limited
 from runs import (
     Cosine,
     Pooled,
@@ -61,7 +65,7 @@ try:
 except ImportError:  # a version before there was one launching thread
     Launcher = None
 
-SECTIONS = ("eager", "compiled", "mini", "others", "variants", "encoder")
+SECTIONS = ("eager", "compiled", "mini", "kernels", "others", "variants", "encoder")
 ALL_CORES = sorted(os.sched_getaffinity(0))
 SHARD_ROWS = 2048
 FEW = 4  # cores of a machine with many GPUs
@@ -168,12 +172,20 @@ class Gate:
         make_tars(folder, self.paths, captions, rows)
         make_lists(folder, self.paths, captions, rows)
         self._seed, self.budget = 0, 0.0
+        self.only: tuple[str, ...] = ()
+        self._encoders: dict[str, Any] = {}
+
+    def wanted(self, *names: str) -> bool:
+        """Whether any of the runs with these names is to be measured."""
+        return not self.only or any(part in name for part in self.only for name in names)
 
     def pipelines(self, backend: str = "") -> dict[str, Pipeline]:
         """Pipelines that decode on the CPU and on the GPU, with one model."""
-        start = time.perf_counter()
-        encoder = load(self.folder, self.device, **({"compile": backend} if backend else {}))
-        self.results("seconds_load", time.perf_counter() - start)
+        if backend not in self._encoders:
+            start = time.perf_counter()
+            self._encoders[backend] = load(self.folder, self.device, **({"compile": backend} if backend else {}))
+            self.results("seconds_load", time.perf_counter() - start)
+        encoder = self._encoders[backend]
         on_device = copy(encoder)
         on_device.preprocessing = replace(encoder.preprocessing, jpeg_on_device=True)
         made = {"full": Pipeline(encoder, batch_size=self.size), "device": Pipeline(on_device, batch_size=self.size)}
@@ -186,14 +198,18 @@ class Gate:
         self.results(name, value)
         return value
 
-    def files(self, pipeline: Pipeline, name: str, count: int | None = None) -> float:
+    def files(self, pipeline: Pipeline, name: str, count: int | None = None) -> float | None:
         """Measure a stream of files."""
+        if not self.wanted(name):
+            return None
         self._seed += 1
         paths = self.paths[:count]
         return self.run(name, lambda: stream(pipeline, paths, make_captions(len(paths), seed=self._seed)))
 
     def shards(self, pipeline: Pipeline, name: str, pattern: str) -> float | None:
         """Measure shards to Parquet; nothing without pyarrow."""
+        if not self.wanted(name):
+            return None
         with optional(self.results, name):
             work = partial(run_shards, pipeline, self.folder, self.folder / "scores", pattern=pattern)
             return self.run(name, work)
@@ -259,22 +275,26 @@ def eager(gate: Gate, numbers: list[int]) -> None:
     """Shares of the eager encoder's peak: files, tars and lists, many and few cores, MSD and cosine."""
     pipelines = gate.pipelines()
     for name, pipeline in pipelines.items():
-        gate.results(f"seconds_first_{name}", gate.warm_up(pipeline))
+        if gate.wanted(f"files_{name}", f"tars_{name}"):
+            gate.results(f"seconds_first_{name}", gate.warm_up(pipeline))
     peaks, rates = [gate.peak(pipelines["full"], "peak_before")], dict[str, float | None]()
     for number in numbers:
         use_cores(number)
         for name, pipeline in decoding(pipelines, number).items():
+            if not gate.wanted(f"files_{name}_{number}", f"tars_{name}_{number}"):
+                continue
             gate.warm_up(pipeline)
             rates[f"files_{name}_{number}"] = gate.files(pipeline, f"files_{name}_{number}")
             rates[f"tars_{name}_{number}"] = gate.shards(pipeline, f"tars_{name}_{number}", "*.tar")
-        if number > FEW:
+        if number > FEW and gate.wanted(f"lists_full_{number}"):
             rates[f"lists_full_{number}"] = gate.shards(pipelines["full"], f"lists_full_{number}", "list-*.jsonl")
     kind, pipeline = list(pipelines.items())[-1]
-    if Launcher:  # it has no other way of launching
+    if Launcher and gate.wanted("cosine"):  # it has no other way of launching
         cosine = Cosine(Pooled(pipeline.encoder), batch_size=gate.size)
         gate.warm_up(cosine)
-        plain, msd = gate.files(cosine, f"cosine_{kind}"), gate.files(pipeline, f"msd_{kind}")
-        gate.results("percent_msd_over_cosine", 100 * (plain / msd - 1))
+        plain, msd = gate.files(cosine, f"cosine_{kind}"), gate.files(pipeline, f"cosine_msd_{kind}")
+        if plain and msd:
+            gate.results("percent_msd_over_cosine", 100 * (plain / msd - 1))
     peaks.append(gate.peak(pipelines["full"], "peak_after"))
     top = statistics.mean(peaks)
     for name, rate in rates.items():
@@ -289,12 +309,13 @@ def compiled(gate: Gate, numbers: list[int]) -> None:
     for name, pipeline in pipelines.items():
         gate.results(f"seconds_first_compiled_{name}", gate.warm_up(pipeline))
     gate.peak(pipelines["full"], "peak_compiled")
-    for number in reversed(numbers):  # as the section before has left them
+    for number in numbers:
         best: dict[str, list[float]] = {"files": [], "tars": []}
         use_cores(number)
         for name, pipeline in decoding(pipelines, number).items():
             gate.warm_up(pipeline)
-            best["files"].append(gate.files(pipeline, f"compiled_files_{name}_{number}"))
+            if files := gate.files(pipeline, f"compiled_files_{name}_{number}"):
+                best["files"].append(files)
             if tars := gate.shards(pipeline, f"compiled_tars_{name}_{number}", "*.tar"):
                 best["tars"].append(tars)
         for kind, rates in best.items():
@@ -324,6 +345,46 @@ def mini(gate: Gate, numbers: list[int]) -> None:
         rows = list(zip(paths, make_captions(len(paths), seed=98), strict=True))
         rate = gate.run("mini_stream", lambda: sum(score.error is None for score in scorer.stream(rows)))
         gate.results("rate_mini_stream", rate)
+
+
+def kernels(gate: Gate, numbers: list[int]) -> None:
+    """GPU time by kernel of runs over files, eager and compiled: milliseconds and launches per batch."""
+    from torch.profiler import ProfilerActivity, profile
+
+    use_cores(numbers[0])
+    activity = ProfilerActivity.CUDA if gate.device == "cuda" else ProfilerActivity.CPU
+    for backend in ("inductor", "") if gate.device == "cuda" else ("",):
+        for kind, pipeline in gate.pipelines(backend).items():
+            name = f"kernels_{kind}_{backend or 'eager'}"
+            if not gate.wanted(name):
+                continue
+            gate.warm_up(pipeline)
+            paths = gate.paths[: 12 * gate.size]
+            with profile(activities=[activity]) as recorded:
+                stream(pipeline, paths, make_captions(len(paths), seed=96))
+            spans: dict[str, list[float]] = {}
+            times = []
+            for event in recorded.profiler.kineto_results.events():
+                if gate.device == "cpu" or "CUDA" in str(event.device_type()):
+                    start, length = event.start_ns() / 1e6, event.duration_ns() / 1e6
+                    spans.setdefault(event.name()[:110], []).append(length)
+                    times.append((start, start + length))
+            batches = -(-len(paths) // gate.size)
+            busy, whole = union(times)
+            note = f"of {whole / batches:.1f} ms, idle {100 * (1 - busy / whole):.1f} %"
+            gate.results(f"ms_{name}", busy / batches, note)
+            for kernel, lengths in sorted(spans.items(), key=lambda part: -sum(part[1]))[:32]:
+                shown = f"{sum(lengths) / batches:8.3f} ms {len(lengths) / batches:6.1f} x"
+                print(f"    {shown}  {kernel}", flush=True)
+
+
+def union(times: list[tuple[float, float]]) -> tuple[float, float]:
+    """Length of the union of intervals, and from the first start to the last end."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(times):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total, reached - min(start for start, _ in times)
 
 
 def others(gate: Gate, numbers: list[int]) -> None:
@@ -444,6 +505,8 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--images", type=int)
     parser.add_argument("--cores", type=int, nargs="*", help="numbers of cores; default: 16 and 4, as far as there are")
+    parser.add_argument("--only", nargs="*", default=[], help="parts of the names of the runs to measure")
+    parser.add_argument("--limit", type=int, default=120, help="seconds of one section")
     parser.add_argument("--budget", type=float, default=120.0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -451,11 +514,15 @@ def main() -> None:
     numbers = args.cores or sorted({min(16, here), min(FEW, here)}, reverse=True)
     with tempfile.TemporaryDirectory() as folder:
         gate = Gate(Path(folder), args.device, args.images or (8192 if args.device == "cuda" else 96), results)
-        gate.budget = args.budget
+        gate.budget, gate.only = args.budget, tuple(args.only)
         for section in args.sections:
             if section == "variants" and not Launcher:
                 continue
-            globals()[section](gate, numbers)
+            try:
+                with limited(args.limit):
+                    globals()[section](gate, numbers)
+            except OutOfTimeError as error:
+                results(f"section_{section}", str(error))
             if args.device == "cuda":
                 torch.cuda.empty_cache()
     if not judge(results, args.sections) and args.device == "cuda":

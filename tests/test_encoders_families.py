@@ -204,6 +204,23 @@ def test_compiling_changes_only_the_signature(folder, images, read, seen):
     assert ",compile:eager," in compiled.signature
 
 
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
+@pytest.mark.parametrize("family", ["blip"], indirect=True)
+def test_layers_of_one_tower_are_compiled_once_for_all_batches(folder, images):
+    graphs = []
+
+    @torch._dynamo.register_backend(name="counting")
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = load_encoder(str(folder), device="cpu", compile="counting")
+    for count in (4, 3, 2):
+        prepare_and_encode(compiled, images[:count])
+        compiled.encode_texts(TEXTS[:count])
+        assert len(graphs) == 2, "one per tower"
+
+
 @pytest.mark.parametrize("family", ["siglip"], indirect=True)
 def test_unknown_compile_backend_is_rejected(folder):
     with pytest.raises(ConfigError, match="compile.*got 'gcc'"):
