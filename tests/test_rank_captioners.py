@@ -232,6 +232,27 @@ def test_command_ranks_outputs_of_score(tmp_path) -> None:
     ]
 
 
+def test_files_without_scores_are_scored_with_one_encoding_of_each_image(tmp_path) -> None:
+    for colour in ("red", "green", "blue"):
+        Image.new("RGB", (32, 32), colour).save(tmp_path / f"{colour}.png")
+    for who, said in (("right", None), ("wrong", "purple"), ("vague", "nice")):
+        rows = [{"image": f"{name}.png", "caption": f"a {said or name} square"} for name in ("red", "green", "blue")]
+        (tmp_path / f"{who}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = [tmp_path / "right.jsonl", f"W={tmp_path / 'wrong.jsonl'}", tmp_path / "vague.jsonl"]
+    words = ["rank-captioners", *files, "-e", "toy", "--samples", "50", "--json"]
+    first, again = invoke(*words), invoke(*words)
+    assert first.exit_code == again.exit_code == 0, first.output + again.output
+    assert "6 of 9 images (66.7 %)" in first.stderr  # three of nine were encoded
+    content = json.loads(first.stdout)
+    assert content == json.loads(again.stdout)
+    assert sorted(content["captioners"]) == ["W", "right", "vague"]
+    assert content["signature"] == Scorer("toy").signature
+    assert "%" not in again.stderr  # nothing was encoded
+    names = {path.name for path in tmp_path.iterdir() if not path.name.endswith((".png", ".json"))}
+    expected = {f"{who}.{kind}" for who in ("right", "wrong", "vague") for kind in ("jsonl", "scores.parquet")}
+    assert names == expected
+
+
 def scored_rows(folder: Path, colours: dict[str, str], said: str, *, images: Path | None = None) -> str:
     """Write rows, images and toy scores into a folder; return the path of the scored file."""
     folder.mkdir(exist_ok=True)

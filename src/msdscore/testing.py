@@ -23,22 +23,41 @@ CAPTIONS = (
 )
 _MEMBERS = ("name", "signature", "device", "bank", "recommended", "prepare", "encode_images", "encode_texts")
 _SIZES = ((96, 64), (50, 120), (224, 224))
+_CHECKED = (
+    "members and signature",
+    "shapes and types: points, mask, pooled",
+    "finite vectors of length 1, zero where the mask is False",
+    "one space for images and texts",
+    "the same vectors alone and in a batch",
+    "grid and boxes of patches, in pixels of the image",
+    "spans of tokens, in characters of the caption",
+)
 _UNIT = 1e-3  # largest distance of a length from 1
 _OUTSIDE = 1.0  # pixels that a box may reach over the border of its image
 
 
-def check_encoder(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> None:
-    """Raise `AssertionError` with one sentence per violated requirement of an encoder; return None if there is none.
+def check_encoder(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> str:
+    """Return what was checked, or raise `AssertionError` with one sentence per violated requirement of an encoder.
 
     The default `captions` are English sentences. Pass others, which differ in length, if the encoder reads another
     language or only some words.
 
     >>> from msdscore import load_encoder
-    >>> check_encoder(load_encoder("toy"))
+    >>> print(check_encoder(load_encoder("toy")))
+    toy: ok, with 3 images and 3 captions
+      members and signature
+      shapes and types: points, mask, pooled
+      finite vectors of length 1, zero where the mask is False
+      one space for images and texts
+      the same vectors alone and in a batch
+      grid and boxes of patches, in pixels of the image
+      spans of tokens, in characters of the caption
     """
     faults = list(find_faults(encoder, captions=captions))
     if faults:
         raise AssertionError("\n".join(faults))
+    head = f"{encoder.name}: ok, with {len(_SIZES)} images and {len(captions)} captions"
+    return "\n  ".join([head, *_CHECKED])
 
 
 def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iterator[str]:

@@ -14,7 +14,7 @@ from msdscore_lab.cli import options as lab_options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingOptions:
-    """Images and ratings of a ranking."""
+    """Images, ratings and table of a ranking."""
 
     shared: bool = option(INPUT, False, "--shared", help="Use only the images that all captioners have.")
     people: str | None = option(INPUT, None, help="Column with human ratings to compare with.")
@@ -29,16 +29,20 @@ class RankingOptions:
     columns: str = option(
         OUTPUT, "", help="Columns, e.g. msd,match,interval,rank,p,n; all: every number. Default: the first score."
     )
+    show: int = option(OUTPUT, 3, min=0, help="Number of winning captions to show per captioner.")
+    title: str = option(OUTPUT, "Captioners", help="Title of the page.")
 
 
 def rank_captioners(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="Scored files, one per captioner (NAME=FILE sets its name), or one file with a column system."
+            help="Files of captions or scores, one per captioner (NAME=FILE names it), or one with a column system."
         ),
     ],
     chosen: RankingOptions,
+    scorer: options.ScorerOptions,
+    batch: options.BatchOptions,
     output: Path | None = option(
         OUTPUT,
         None,
@@ -46,15 +50,15 @@ def rank_captioners(
         "-o",
         help="Output page (.html); a .json is written next to it. Or a table: .tex, .md or .csv.",
     ),
-    show: int = option(OUTPUT, 3, min=0, help="Number of winning captions to show per captioner."),
-    title: str = option(OUTPUT, "Captioners", help="Title of the page."),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Rank captioners on shared images by MSD, Soft-MSD and match, with intervals and significance.
 
-    Soft-MSD uses the captions of all captioners for an image as one candidate set. Images are matched by their path in
-    the rows; files with different signatures, or different images with the same path, are rejected.
+    Files without scores are scored first, each image only once, into FILE.scores.parquet next to them; the options of
+    scoring apply to these. Soft-MSD uses the captions of all captioners for an image as one candidate set. Images are
+    matched by their path in the rows; files with different signatures, or different images with the same path, are
+    rejected.
     """
     from json import dumps
 
@@ -65,6 +69,7 @@ def rank_captioners(
     from msdscore_lab.captioners.contest import read_contest
     from msdscore_lab.captioners.page import ranking_page
     from msdscore_lab.captioners.ranking import default_samples, rank, ranking_grids, verdict
+    from msdscore_lab.captioners.scoring import scored_files
     from msdscore_lab.cli.grids import grid_table
 
     suffix = "" if output is None else output.suffix.lower()
@@ -73,6 +78,9 @@ def rank_captioners(
         inputs = with_images([*files, chosen.rows], chosen.images)
         side = [] if suffix in SUFFIXES else [output.with_suffix(".json")]
         check_target(output, (".html", ".htm", *SUFFIXES), inputs=inputs, side=side)
+    files, use = scored_files(files, scorer.spec(batch), images=chosen.images)
+    if use is not None:
+        tell(f"scored {len(files)} files: {use}")
     contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
     samples = chosen.samples or default_samples(len(contest.images))
     how = Resampling(samples=samples, seed=chosen.seed, expanded=not chosen.percentile)
@@ -83,7 +91,7 @@ def rank_captioners(
         put_all({output: render(grids, style).encode()}, overwrite=overwrite)
         tell(verdict(ranking))
     elif output is not None:
-        text = ranking_page(ranking, title=title, show=show, images=chosen.images, rows=chosen.rows)
+        text = ranking_page(ranking, title=chosen.title, show=chosen.show, images=chosen.images, rows=chosen.rows)
         side_files = {} if printed else {output.with_suffix(".json"): plain.encode()}
         put_all({output: text.encode()}, side=side_files, overwrite=overwrite)
     if json and not printed:
