@@ -120,7 +120,7 @@ def run(recipe, batches, device, steps, *, fixed_order):
     with deterministic_kernels(device) if fixed_order else nullcontext():
         for step, batch in enumerate(batches.batches(0, steps)):
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(step, steps=steps, spec=recipe.train) * group["share"]
+                group["lr"] = learning_rate(step, steps=steps, spec=recipe.train) * group["lr_factor"]
             with seeded(draw(0, "step", step), device):
                 objective(parts, batch)[0].backward()
             torch.nn.utils.clip_grad_norm_(aligner.parameters(), recipe.train.clip)

@@ -1,7 +1,6 @@
 """Eight images of coloured shapes with captions, and recipes small enough for a test."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ from torch.nn.functional import normalize
 
 from msdscore.core.embeddings import masked_mean
 from msdscore.encoders.base import Embeddings
-from msdscore_lab.align.data.samples import Sample, SampleReader
-from msdscore_lab.align.features import TowerFeatures
-from msdscore_lab.align.recipe import LossSpec, Recipe, SampleSpec, TrainSpec
+from msdscore_lab.align.batches import SampleReader, TrainingBatch, make_batch
+from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.run.train import Session
 from msdscore_lab.pairs import DataSource, open_pairs
-from msdscore_torch.aligned.towers import plain, read_spec
-from train_mini.recipe import load_mini
+from msdscore_torch.aligned.towers import read_spec
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("square", "circle")
@@ -78,19 +75,10 @@ def read_curves(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "curves.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def frozen_mini(*changes: str) -> Recipe:
-    """Return the recipe `mini` without trainer settings: heads on frozen towers."""
-    values = plain(load_mini(changes=changes))
-    for table, kind in (("loss", LossSpec), ("sample", SampleSpec), ("train", TrainSpec)):
-        values[table] = {field.name: values[table][field.name] for field in fields(kind)}
-    return read_spec(Recipe, values)
-
-
-def read_samples(session: Session, rows: DataSource) -> tuple[list[Sample], TowerFeatures]:
-    """Return the samples of all eight images in the first epoch of a session, and its towers."""
+def first_batch(session: Session, rows: DataSource) -> TrainingBatch:
+    """Return the features of all eight images in the first epoch of a session."""
     reader = SampleReader(open_pairs(rows), session.recipe)
-    source = TowerFeatures(*session.towers, session.recipe.train.tower_batch)
-    return [reader.sample(item, 0) for item in range(8)], source
+    return make_batch([reader.sample(item, 0) for item in range(8)], session.towers, chunk=3)
 
 
 def projected(

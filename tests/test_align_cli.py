@@ -19,8 +19,8 @@ def test_train_eval_export_and_score(tmp_path):
     assert judged["step"] == 3
     table = output_of("align", "eval", run, "--data", rows, "--device", "cpu").splitlines()
     assert table[0].split()[-3:] == ["R@1", "R@5", "R@10"]
-    assert table[1].split()[-3:] == [f"{value:.1f}" for value in judged["cosine"]["image_to_text"]]
-    assert table[4].split()[-3:] == [f"{value:.1f}" for value in judged["local"]["text_to_image"]]
+    assert table[1].split()[-3:] == [f"{value:.1f}" for value in judged["image_to_text"]]
+    assert table[2].split()[-3:] == [f"{value:.1f}" for value in judged["text_to_image"]]
     assert "load it with --encoder" in output_of("align", "export", run, encoder)
     image = next((tmp_path / "data").rglob("*.png"))
     scores = json.loads(output_of("score", image, "a red square", "-e", encoder, "--json"))

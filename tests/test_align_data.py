@@ -8,15 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from align_data import captions_of, draw, make_rows, recipe, source, things
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.io.images import open_image
-from msdscore_lab.align.data.negatives import make_negatives
-from msdscore_lab.align.data.samples import SampleReader, check_batch, make_view, read_batches
+from msdscore_lab.align.batches import SampleReader, check_batch, read_batches
 from msdscore_lab.align.processes import World
-from msdscore_lab.align.repeatable import epoch_order, stream
+from msdscore_lab.align.repeatable import epoch_order
 from msdscore_lab.pairs import DataSource, image_content, open_pairs
 
 
@@ -133,9 +131,9 @@ def test_shards_may_be_a_pattern_a_folder_or_texts(tmp_path):
     assert len(set(pairs.blocks.tolist())) == 3
 
 
-def test_incomplete_rows_are_counted_and_supplied_negatives_are_read(tmp_path):
+def test_incomplete_rows_are_counted(tmp_path):
     rows = [
-        {"image": "a.png", "captions": ["a dog", " "], "negatives": ["a cat"]},
+        {"image": "a.png", "captions": ["a dog", " "]},
         {"captions": ["nothing"]},
         {"image": "b.png", "captions": []},
     ]
@@ -143,7 +141,6 @@ def test_incomplete_rows_are_counted_and_supplied_negatives_are_read(tmp_path):
     path.write_text("\n".join([*map(json.dumps, rows), "{broken"]), encoding="utf-8")
     pairs = open_pairs(source(path))
     assert [pair.captions for pair in pairs.items] == [("a dog",)]
-    assert pairs.items[0].negatives == ("a cat",)
     assert pairs.skipped == 3
     assert any("a row without an image" in reason for reason in pairs.reasons)
 
@@ -174,17 +171,16 @@ def test_an_epoch_contains_each_item_once_and_mixes_neighbouring_blocks():
 
 def test_batches_do_not_depend_on_the_start_step(tmp_path):
     pairs = open_pairs(source(make_rows(tmp_path)))
-    reader = SampleReader(pairs, recipe(sample={"views": 3}, train={"batch": 4}))
+    reader = SampleReader(pairs, recipe(train={"batch": 4}))
 
     def seen(start):
         batches = read_batches(reader, start=start, stop=6, workers=3, world=World())
-        return [[(s.item, s.view, s.captions, s.image.tobytes()) for s in batch] for batch in batches]
+        return [[(s.item, s.captions, s.image.tobytes()) for s in batch] for batch in batches]
 
     whole = seen(0)
     assert len(whole) == 6
     assert whole[4:] == seen(4)
-    assert len({caption for batch in whole for _, _, caption, _ in batch}) > 8
-    assert {view for batch in whole for _, view, _, _ in batch} == {0, 1, 2}
+    assert len({caption for batch in whole for _, caption, _ in batch}) > 8
 
 
 def test_processes_share_a_batch_without_overlap(tmp_path):
@@ -203,49 +199,10 @@ def test_processes_share_a_batch_without_overlap(tmp_path):
         check_batch(4, 8, World(0, 3))
 
 
-def test_hard_negatives_differ_from_captions_and_depend_on_the_seed():
-    caption, banned = "A red car next to two dogs", {"blue", "cat"}
-    found = make_negatives(caption, banned, 3, stream(0, "x"))
-    assert len(set(found)) == 3
-    assert caption not in found
-    assert found == make_negatives(caption, banned, 3, stream(0, "x"))
-    assert make_negatives("it", (), 2, stream(0, "x")) == ()
-
-
-def test_supplied_negatives_come_first(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    draw("red", "square").save(tmp_path / "a.png")
-    row = {"image": "a.png", "captions": ["a red square"], "negatives": ["a green square"]}
-    path.write_text(json.dumps(row), encoding="utf-8")
-
-    def negatives(**sample):
-        changed = recipe(loss={"negatives": 1.0}, sample=sample)
-        return SampleReader(open_pairs(source(path)), changed).sample(0, 0).negatives[0]
-
-    assert negatives(negatives=2, negative_source="supplied") == ("a green square",)
-    assert negatives(negatives=2, negative_source="both")[0] == "a green square"
-    assert len(negatives(negatives=2, negative_source="both")) == 2
-    assert len(negatives(negatives=1, negative_source="rules")) == 1
-
-
-def test_brightness_and_contrast_stay_within_their_limits():
-    image = Image.new("RGB", (40, 40), (100, 100, 100))
-    image.paste((140, 140, 140), (0, 0, 40, 20))
-    spec = recipe(sample={"views": 50, "crop": 1.0, "contrast": 0.25, "brightness": 0.2}).sample
-    views = [np.asarray(make_view(image, spec, (), item=3, view=view), float) for view in range(50)]
-    assert np.array_equal(views[0], np.asarray(image))
-    spreads = {round(view.max() - view.min()) for view in views if view.max() > view.min()}
-    # The two greys differ by 40; rounding adds one.
-    assert len(spreads) > 5
-    assert min(spreads) >= 40 * 0.75 - 1
-    assert max(spreads) <= 40 * 1.25 + 1
-
-
 def test_captions_are_repeated_if_an_image_has_too_few(tmp_path):
     pairs = open_pairs(source(make_rows(tmp_path)))
     reader = SampleReader(pairs, recipe(sample={"captions": 3}))
     for epoch in range(3):
         sample = reader.sample(2, epoch)
-        assert len(sample.captions) == len(sample.choices) == 3
         assert set(sample.captions) == set(pairs.items[2].captions)
-        assert sample.choices[0] == sample.choices[2] != sample.choices[1]
+        assert sample.captions[0] == sample.captions[2] != sample.captions[1]

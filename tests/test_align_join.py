@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from align_data import draw, make_rows, recipe, source, things
-from command_line import invoke
+from join_mini import join, main
 from msdscore.encoders.base import Features, prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError, WeightsError
-from msdscore_lab.align.export import export, join
+from msdscore_lab.align.export import export
 from msdscore_lab.align.run.parts import TrainOptions
 from msdscore_lab.align.run.train import train
 from msdscore_torch.aligned.heads import join_states, split_features
@@ -108,10 +108,9 @@ def test_backbone_weights_are_not_treated_as_tuned_stages(members, tmp_path):
     assert not made["image"].get("branches")
 
 
-def test_join_command_writes_an_encoder(members, tmp_path):
-    result = invoke("align", "join", *map(str, members), "-o", str(tmp_path / "out"))
-    assert result.exit_code == 0, result.output
-    assert "load it with --encoder" in result.output
+def test_join_command_writes_an_encoder(members, tmp_path, capsys):
+    main([*map(str, members), "-o", str(tmp_path / "out")])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out")
     assert load_encoder(str(tmp_path / "out"), device="cpu").signature.startswith("out@")
 
 

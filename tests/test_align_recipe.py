@@ -66,7 +66,6 @@ def test_quotes_and_unicode_survive_a_round_trip(tmp_path):
         ("train.steps=many", ConfigError, r"train.steps .*got 'many'"),
         ("train.lr=-1", ConfigError, r"train: epochs and lr"),
         ("loss.reconstruction=1", ConfigError, r"set lm.source"),
-        ("sample.negatives=0", ConfigError, r"set sample.negatives"),
         (
             "heads.image.kind=cubic",
             UnknownNameError,
@@ -74,7 +73,6 @@ def test_quotes_and_unicode_survive_a_round_trip(tmp_path):
         ),
         ("image.kind=jpeg", UnknownNameError, r"image: .*'jpeg'"),
         ("heads.pool=model", ConfigError, r"heads.pool 'model' needs"),
-        ("loss.kl_direction=up", UnknownNameError, r"unknown kl_direction 'up'"),
         ("steps", ConfigError, r"expected a change .*got 'steps'"),
         ("name.x=1", ConfigError, r"'name.x' .*'name'"),
         ("heads.image=3", ConfigError, r"heads.image .*got 3"),
@@ -82,12 +80,7 @@ def test_quotes_and_unicode_survive_a_round_trip(tmp_path):
 )
 def test_invalid_changes_are_rejected(change, kind, message, tmp_path):
     small = tmp_path / "small.toml"
-    small.write_text(
-        dump_recipe(
-            recipe(image={"kind": "mini", "source": "lite2"}, loss={"negatives": 1.0}, sample={"negatives": 1})
-        ),
-        encoding="utf-8",
-    )
+    small.write_text(dump_recipe(recipe(image={"kind": "mini", "source": "lite2"})), encoding="utf-8")
     with pytest.raises(kind, match=message) as caught:
         load_recipe(Recipe, small, changes=[change])
     assert "\n" not in str(caught.value)

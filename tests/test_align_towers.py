@@ -11,8 +11,6 @@ from msdscore.encoders.base import Features, prepare_all
 from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
-from msdscore.text.words import content_tokens
-from msdscore_lab.align.features import words_at
 from msdscore_lab.align.run.parts import tower_dims
 from msdscore_torch.aligned.encoder import load_towers
 from msdscore_torch.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
@@ -184,18 +182,6 @@ def test_local_path_contains_only_content_words(bert):
     places = [full.layout[0].spans.index(span) for span in found.layout[0].spans]
     assert torch.equal(found.points[0, :3], full.points[0, places])
     assert found.whole.mask.sum(dim=1).tolist() == full.mask.sum(dim=1).tolist()
-
-
-def test_words_of_subword_tokens_are_whole_words():
-    assert words_at(" Snow-boarders' hats", [(0, 5), (5, 6), (6, 11), (11, 14), (14, 15), (15, 20)]) == (
-        "snow",
-        "",
-        "boarders",
-        "boarders",
-        "",
-        "hats",
-    )
-    assert content_tokens("", []) == ()
 
 
 def test_registered_encoder_is_a_tower(clip):

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from msdscore.text.normal import clean
 from msdscore.text.words import best_owner, content_tokens, phrases, segment, token_contents
-from msdscore_lab.align.features import words_at
 
 
 def texts(caption):
@@ -142,4 +141,3 @@ def test_tokens_of_content_words():
     assert token_contents(caption, spans) == ["", "dog", "", "", "red", "", "hot"]
     assert content_tokens(caption, spans) == (1, 4, 6)
     assert content_tokens("of the", [(0, 2), (3, 6)]) == (0, 1)
-    assert words_at(caption, spans) == ("the", "dog's", "dog's", "dog's", "red", "", "hot")

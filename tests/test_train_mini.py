@@ -22,22 +22,25 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore_lab.align.evaluate import evaluate
 from msdscore_lab.align.export import export
-from msdscore_lab.align.losses import densities
+from msdscore_lab.align.processes import World
 from msdscore_lab.align.run.folder import read_run
 from msdscore_lab.align.run.parts import TrainOptions, open_towers, tune_towers
+from msdscore_lab.align.run.train import Session
 from msdscore_lab.pairs import Pairs, TrainingPair, collect, open_pairs
 from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.minilm import CLS, PAD, SEP
 from train_mini.batches import open_resident
 from train_mini.images import ResidentImages, decode, decoded_images, disturbed, resaved, shrunk
+from train_mini.local_losses import densities
 from train_mini.losses import Odds, evidence_loss, objects_loss, omission_loss, over_machine_loss
 from train_mini.model import MiniAligner, TunedTrunk
 from train_mini.phrases import PhraseMaker, build_lexicon, read_classes, similar_images
 from train_mini.prepare import is_held_out
 from train_mini.recipe import MINI, MiniSample, load_mini
 from train_mini.sampling import grouped_order, nearest
+from train_mini.terms import TERMS, MiniStep
 from train_mini.texts import NO_WORD, FlatTexts, TextPool
-from train_mini.trainer import train
+from train_mini.trainer import assemble, train
 from train_mini.words import ABSENT, PRESENT, UNSURE, caption_words, word_facts, word_labels
 
 CPU = TrainOptions(device="cpu", workers=2)
@@ -378,8 +381,7 @@ def same(one, other):
 def run(rows, tmp_path_factory):
     """Train four steps, including the last stage of the image network."""
     folder = tmp_path_factory.mktemp("resident")
-    options = replace(CPU, cache=str(folder / "cache"))
-    report = train(load_mini(changes=SMALL), rows, folder / "run", options=options)
+    report = train(load_mini(changes=SMALL), rows, folder / "run", cache=folder / "cache", options=CPU)
     assert (report.step, report.pairs, report.bad_images) == (4, 8, 0)
     return folder / "run"
 
@@ -391,7 +393,7 @@ def test_resume_gives_identical_weights(run, rows, tmp_path):
     shutil.rmtree(again / "checkpoints" / "step-00000004")
     cache = run.with_name("cache")
     assert len(list(cache.glob("texts-*.npz"))) == 1
-    train(load_mini(changes=SMALL), rows, again, options=replace(CPU, resume=True, cache=str(cache)))
+    train(load_mini(changes=SMALL), rows, again, cache=cache, options=replace(CPU, resume=True))
     assert same(weights(again, 4), weights(run, 4))
     assert not same(weights(run, 2), weights(run, 4))
 
@@ -430,6 +432,29 @@ def test_batches_depend_only_on_seed_and_index(run, rows):
         vectors = torch.nn.functional.normalize(one.towers[1].features(list(pair.captions)).pooled, dim=-1)
         assert torch.allclose(one.references[item], vectors.mean(dim=0), atol=1e-5)
     assert len(second.machine.texts) == 8
+
+
+@pytest.mark.slow
+def test_every_term_trains_its_path_and_decreases(rows, tmp_path):
+    """Terms of pooled vectors train the global heads only, terms of local vectors the local heads only."""
+    recipe = load_mini(changes=[*SMALL, "train.tune=0", "sample.held_out=0"])
+    (tmp_path / "run").mkdir()
+    inputs = (recipe, open_pairs(rows), tmp_path / "run", CPU)
+    session = Session(*inputs, world=World(), device=torch.device("cpu"), assemble=assemble)
+    (batch,) = session.parts.batches(0, 1)
+    aligner = session.parts.aligner.eval()  # without dropout
+    for path, names in (("global", ("contrastive", "grounded", "bias")), ("local", ("local", "word", "kl", "support"))):
+        for name in names:
+            aligner.zero_grad()
+            before = TERMS[name](MiniStep(session.parts, batch))
+            before.backward()
+            trained = {key: weights for key, weights in aligner.heads.named_parameters() if weights.grad is not None}
+            moved = {key.startswith("global") for key, weights in trained.items() if weights.grad.abs().sum() > 0}
+            assert moved == {path == "global"}, name
+            with torch.no_grad():
+                for weights in trained.values():
+                    weights -= 1e-4 * weights.grad
+            assert TERMS[name](MiniStep(session.parts, batch)) < before, name
 
 
 @pytest.mark.slow

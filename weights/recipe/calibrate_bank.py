@@ -18,6 +18,7 @@ from msdscore.encoders.hashing import LISTED, write_sums
 from msdscore.encoders.registry import load_encoder
 from msdscore.forms.evidence import Evidence
 from msdscore.io.images import open_image
+from msdscore.scoring.bank import content_digest
 from msdscore_lab.bank.calibrate import calibrated_bank
 from msdscore_lab.pairs import DataSource, image_content, open_pairs
 from train_mini.prepare import is_held_out

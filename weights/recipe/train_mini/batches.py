@@ -13,12 +13,12 @@ from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Features
 from msdscore.errors import ConfigError
-from msdscore_lab.align.features import OnProgress, TrainingBatch
+from msdscore_lab.align.batches import TrainingBatch
 from msdscore_lab.align.repeatable import draw
 from msdscore_lab.pairs import Pairs
 from msdscore_torch.aligned.lite2 import Lite2Images
 from msdscore_torch.aligned.minilm import MiniLMTexts
-from train_mini.images import ResidentImages, decoded_images
+from train_mini.images import OnProgress, ResidentImages, decoded_images
 from train_mini.prepare import prepare_texts, train_pairs
 from train_mini.recipe import MiniRecipe
 from train_mini.sampling import Pools, grouped_order, nearest, step_texts
@@ -44,6 +44,9 @@ class OwnedTexts:
 class ResidentBatch(TrainingBatch):
     """A batch with labels of every word in every image; groups of similar images are contiguous."""
 
+    negatives: Features | None  # hard negatives
+    negative_owner: Int[Tensor, " negatives"]  # the caption of each
+    token_words: Int[Tensor, "captions points"]  # the word id of every token
     sentences: Float[Tensor, "captions dim"]  # frozen sentence vectors
     references: Float[Tensor, "batch dim"]  # their mean over all captions of each image
     pixels: Float[Tensor, "batch 3 side side"] | None  # values from 0 to 255, if the image network is trained too
@@ -117,7 +120,6 @@ class ResidentBatches:
             captions=(),
             items=items,
             token_words=token_words,
-            image_words=items.new_zeros(len(items), 0),
             sentences=sentence_vectors(texts),
             references=self.references[items],
             labels=self.labels[items],

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,11 @@ from msdscore.core.arrays import Bool, Float, Int, UInt8
 from msdscore.errors import ImageError
 from msdscore.io.files import replacing
 from msdscore.io.images import open_image
-from msdscore_lab.align.features import OnProgress
 from msdscore_lab.pairs import Pairs, image_content
 from train_mini.recipe import MiniSample
 
 Pixels = Float[Tensor, "batch 3 height width"]
+OnProgress = Callable[[int, int], None]
 _CHUNK = 256  # images decoded between two reports of progress
 _SHARE = 0.9  # largest share of the free disk space for decoded images
 _BLOCK = 8

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from msdscore.core.arrays import Bool, Float, Int
 from msdscore.encoders.base import Embeddings
-from msdscore_lab.align.losses import Scalar, Table
+from msdscore_lab.align.objective import Scalar, Table
 
 _PERCENT = 100.0  # squared errors of cosines are small; in this unit they weigh as much as the other terms
 _RARE = 0.25  # weights of words are their counts to the power of minus this, to reduce the influence of frequent ones

@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 from msdscore.core.arrays import Float
 from msdscore.encoders.base import Features
 from msdscore_lab.align.aligner import Aligner, scalar_parameters
-from msdscore_lab.align.features import TrainingBatch
+from msdscore_lab.align.batches import TrainingBatch
 from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.lite2 import MIDDLE, STAGES, Lite2
 from train_mini.batches import ResidentBatch
@@ -25,7 +25,10 @@ _ZERO = 1.4  # initial zero of log-odds, in their unit
 class MiniAligner(Aligner):
     """An aligner with a zero of log-odds for every word and class, and optionally a tuned image network."""
 
-    SCALES: ClassVar[dict[str, float | None]] = Aligner.SCALES | {"support": 2.0, "evidence": 0.25, "omission": 4.0}
+    # Divergences are already in nats, so their scale starts at one.
+    SCALES: ClassVar[dict[str, float | None]] = Aligner.SCALES | {
+        "local": None, "word": None, "kl": 1.0, "support": 2.0, "evidence": 0.25, "omission": 4.0,
+    }  # fmt: skip
 
     def __init__(
         self,

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from msdscore.errors import InputError
 from msdscore.text.words import STOP_WORDS, joined, stem
 from msdscore_lab import edits
-from msdscore_lab.align.data.negatives import CLASSES, KINDS
 from msdscore_lab.pairs import TrainingPair
+from train_mini.negatives import CLASSES, KINDS
 
 _LETTERS = re.compile(r"[a-z0-9]+")
 _ARTICLES = ("a", "an", "the")

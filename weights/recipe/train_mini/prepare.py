@@ -1,6 +1,7 @@
 """All texts of a run, prepared once: texts by rule, tokens, facts about words; cached in a file."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b, sha256
@@ -13,11 +14,10 @@ import numpy.typing as npt
 from msdscore.io.files import replacing
 from msdscore.text.words import stem
 from msdscore_lab import edits
-from msdscore_lab.align.data.negatives import class_weights, make_negatives
-from msdscore_lab.align.data.samples import mentions_side
 from msdscore_lab.align.repeatable import stream
 from msdscore_lab.pairs import Pairs, TrainingPair, image_name
 from msdscore_torch.aligned.minilm import MiniLMTexts
+from train_mini.negatives import class_weights, make_negatives
 from train_mini.phrases import (
     CLASS_FRAMES,
     Lexicon,
@@ -32,6 +32,7 @@ from train_mini.texts import NO_WORD, FlatTexts, flatten
 from train_mini.words import WordFacts, word_facts
 
 KINDS = ("captions", "machine", "joined", "short", "long", "negatives", "classes")
+_SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 _RULES = 3  # increase when texts by rule change, which invalidates cached files
 
 
@@ -85,7 +86,7 @@ def _prepared(pairs: Pairs, recipe: MiniRecipe, tower: MiniLMTexts) -> PreparedT
     }
     texts = {kind: flatten(own, tower, lexicon.number) for kind, own in owned.items()}
     texts["classes"] = _framed_classes(lexicon, tower)
-    sided = np.array([mentions_side(pair.captions) for pair in pairs.items], dtype=np.bool_)
+    sided = np.array([any(_SIDES.search(text) for text in pair.captions) for pair in pairs.items], dtype=np.bool_)
     return PreparedTexts(texts, word_facts(pairs, lexicon), sided)
 
 

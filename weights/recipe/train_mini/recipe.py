@@ -18,10 +18,17 @@ class MiniLoss(LossSpec):
     """Loss terms of the aligner and of `mini`, some of which need word labels or captions by a machine."""
 
     TERMS: ClassVar[tuple[str, ...]] = (
-        *LossSpec.TERMS, "relevance", "local_relevance", "grounded", "bias", "support", "evidence", "objects",
-        "omission", "over_machine",
+        *LossSpec.TERMS, "local", "word", "kl", "relevance", "local_relevance", "grounded", "bias", "support",
+        "evidence", "objects", "omission", "over_machine",
     )  # fmt: skip
 
+    local: float = 0.0  # InfoNCE on the best patch of each token, averaged over tokens
+    word: float = 0.0  # each content word against images without it, each image against absent words
+    kl: float = 0.0  # InfoNCE on negative support and coverage, differentiated through EM
+    kl_components: tuple[int, ...] = (3, 2)  # image, text
+    kl_iterations: int = 3
+    kl_kappa: float = 20.0
+    kl_stride: int = 1  # coverage uses every n-th patch
     relevance: float = 0.0  # pooled similarities against the graded relevance of frozen sentence vectors
     local_relevance: float = 0.0  # the same for local similarities, each caption centred over the images
     grounded: float = 0.0  # hard negatives, by the margin that the image adds to that of the text
@@ -35,15 +42,15 @@ class MiniLoss(LossSpec):
 
     def __post_init__(self) -> None:
         LossSpec.__post_init__(self)
+        require_between(self, "kl_iterations kl_kappa kl_stride", 1, bound="be at least 1")
+        if len(self.kl_components) != 2 or min(self.kl_components) < 1:
+            raise ConfigError(f"kl_components must be two counts of at least 1, got {self.kl_components}")
+        if not self.contrastive:
+            raise ConfigError("other terms share the scale of contrastive; set loss.contrastive too")
         if self.objects and not self.evidence:
             raise ConfigError("objects shares the line of evidence; set loss.evidence too")
         if self.reconstruction:
             raise ConfigError("the trainer of mini has no reconstruction; use `msdscore align train`")
-
-    @property
-    def uses_negatives(self) -> bool:
-        """Whether any term uses hard negatives."""
-        return bool(self.negatives or self.grounded or self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,10 @@ class MiniSample(SampleSpec):
     """Sampling of similar images, texts by rule and distorted images; a step shows two captions per image."""
 
     captions: int = 2
+    crop: float = 0.5  # minimum share of the image area in a view
+    flip: bool = False  # mirror views, unless a caption mentions left or right
+    contrast: float = 0.0  # maximum relative change of contrast in a view
+    brightness: float = 0.0  # maximum relative change of brightness in a view
     group: int = 1  # similar images per group in a batch, whose words are hard absent ones
     whole: float = 0.15  # share of views that show the image as it is
     resaved: float = 0.0  # share of images that look like a JPEG of them
@@ -69,7 +80,8 @@ class MiniSample(SampleSpec):
             raise ConfigError(f"the trainer of mini shows two captions per image, got {self.captions}")
         require_between(self, "group made", 1, bound="be at least 1")
         require_between(self, "stored held_out", 0, bound="not be negative")
-        for name in ("whole", "joined", "resaved", "shrunk", "noisy"):
+        require_between(self, "contrast brightness", 0, 1, bound="be at least 0 and under 1")
+        for name in ("crop", "whole", "joined", "resaved", "shrunk", "noisy"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
 

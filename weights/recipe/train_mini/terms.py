@@ -7,11 +7,12 @@ from torch import Tensor
 
 from msdscore.core.arrays import Float, Int
 from msdscore.core.embeddings import unit
+from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.encoders.base import Features
-from msdscore_lab.align.losses import Scalar, Table, caption_table, densities, info_nce
 from msdscore_lab.align.objective import TERMS as FROZEN_TERMS
-from msdscore_lab.align.objective import Term, TrainingStep, word_term
+from msdscore_lab.align.objective import Scalar, Table, Term, TrainingStep, info_nce
 from train_mini.batches import ResidentBatch
+from train_mini.local_losses import caption_table, densities, fit_mixtures, kl_tables, token_table, word_loss
 from train_mini.losses import (
     bias_loss,
     centred,
@@ -38,6 +39,39 @@ class MiniStep(TrainingStep):
     loss: MiniLoss
 
     @cached_property
+    def tokens(self) -> Float[Tensor, "tokens images"]:
+        """The best patch of every image for every token."""
+        return token_table(self.images, self.texts.points[self.texts.mask])
+
+    @cached_property
+    def owner(self) -> Int[Tensor, " tokens"]:
+        """The image index of every token."""
+        return self.texts.mask.nonzero()[:, 0] // self.batch.captions_per_image
+
+    @cached_property
+    def local(self) -> Table:
+        """Local similarities: the mean over tokens of the best patch."""
+        return caption_table(self.tokens, self.texts.mask)
+
+    @cached_property
+    def mixtures(self) -> Mixture:
+        """One mixture per image."""
+        return fit_mixtures(self.images, self.fit_settings(0))
+
+    @cached_property
+    def negatives(self) -> Float[Tensor, "negatives dim"]:
+        """Pooled vectors of the hard negatives of this process; empty if no caption has one."""
+        if self.batch.negatives is None:
+            return self.texts.pooled[:0]
+        with self.autocast():
+            return self.aligner.heads.project("text", self.batch.negatives).pooled
+
+    def fit_settings(self, side: int) -> FitSettings:
+        """Return the fit settings of the mixtures of images (0) or captions (1)."""
+        loss = self.loss
+        return FitSettings(components=loss.kl_components[side], kappa=loss.kl_kappa, iterations=loss.kl_iterations)
+
+    @cached_property
     def relevance(self) -> Table:
         """Mean cosine of every caption with the captions of every image, by frozen sentence vectors."""
         return self.batch.references @ self.batch.sentences.mT
@@ -50,7 +84,7 @@ class MiniStep(TrainingStep):
     @cached_property
     def margins(self) -> Float[Tensor, "images negatives"]:
         """Margins of captions over their hard negatives, under every image."""
-        return self.images.pooled @ (self.own_texts.pooled[self.batch.negative_owner] - self.negatives).mT
+        return self.images.pooled @ (self.texts.pooled[self.batch.negative_owner] - self.negatives).mT
 
     def mean_over_negatives(self, sums: Scalar) -> Scalar:
         """Divide a sum by the number of hard negatives."""
@@ -81,10 +115,20 @@ def _bias(step: MiniStep) -> Scalar:
 
 
 def _word(step: MiniStep) -> Scalar:
-    """The word loss, with absent words by label."""
+    """The word loss over content words, with absent words by label."""
     batch = step.batch
     words = batch.token_words[step.texts.mask]
-    return word_term(step, (batch.labels[:, words.clamp_min(0)] == 0).mT | (words < 0).unsqueeze(1))
+    absent = (batch.labels[:, words.clamp_min(0)] == 0).mT | (words < 0).unsqueeze(1)
+    real = ~absent.gather(1, step.owner.unsqueeze(1)).squeeze(1)
+    if not bool(real.any()):
+        return 0.0 * step.tokens.sum()
+    return word_loss(step.tokens[real], step.owner[real], absent[real], step.aligner.scale("word"))
+
+
+def _kl(step: MiniStep) -> Scalar:
+    text_mix = fit_mixtures(step.texts, step.fit_settings(1))
+    tables = kl_tables(step.images, step.texts, step.mixtures, text_mix, stride=step.loss.kl_stride)
+    return torch.stack([info_nce(table * step.aligner.scale("kl"), step.excluded) for table in tables]).sum()
 
 
 def _evidence(step: MiniStep) -> Scalar:
@@ -136,14 +180,14 @@ def _omission(step: MiniStep) -> Scalar:
 
 def _over_machine(step: MiniStep) -> Scalar:
     """Captions by people against the machine's of the same image; zero if no image has one."""
-    batch, texts = step.batch, step.own_texts
+    batch, texts = step.batch, step.texts
     if batch.machine is None:
         return 0.0 * texts.pooled.sum()
     with step.autocast():
         machine = step.aligner.heads.project("text", batch.machine.texts).pooled
     people = texts.pooled.unflatten(0, (-1, batch.captions_per_image))
     scale = step.aligner.scale("contrastive")
-    return over_machine_loss(step.own_images.pooled, people, machine, batch.machine.owner, scale)
+    return over_machine_loss(step.images.pooled, people, machine, batch.machine.owner, scale)
 
 
 def _local_vectors(step: MiniStep, texts: Features, mask: Tensor) -> Float[Tensor, "tokens dim"]:
@@ -156,12 +200,11 @@ def _local_vectors(step: MiniStep, texts: Features, mask: Tensor) -> Float[Tenso
 TERMS: dict[str, Term] = {
     "contrastive": FROZEN_TERMS["contrastive"],
     "relevance": _relevance,
-    "local": FROZEN_TERMS["local"],
+    "local": lambda step: info_nce(step.local * step.aligner.scale("local"), step.excluded),
     "local_relevance": _local_relevance,
     "word": _word,
-    "kl": FROZEN_TERMS["kl"],
+    "kl": _kl,
     "support": _support,
-    "negatives": FROZEN_TERMS["negatives"],
     "grounded": _grounded,
     "bias": _bias,
     "evidence": _evidence,

@@ -7,29 +7,49 @@ from typing import cast
 import torch
 
 from msdscore.errors import ConfigError
+from msdscore_lab.align.batches import Towers
 from msdscore_lab.align.objective import Parts
 from msdscore_lab.align.processes import World
 from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import seeded
-from msdscore_lab.align.run.parts import Towers, TrainOptions, tower_dims
+from msdscore_lab.align.run.parts import Event, TrainOptions, tower_dims
+from msdscore_lab.align.run.train import RunReport
 from msdscore_lab.align.run.train import train as train_heads
-from msdscore_lab.pairs import Pairs
+from msdscore_lab.pairs import DataSource, Pairs
 from train_mini.batches import MiniTowers, open_resident
 from train_mini.model import MiniAligner, TunedTrunk
 from train_mini.recipe import MiniRecipe
 from train_mini.terms import TERMS, MiniStep
 
+_DEFAULTS = TrainOptions()
 
-def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
+
+def train(
+    recipe: Recipe,
+    data: DataSource,
+    out: str | Path,
+    *,
+    cache: str | Path = "",
+    val: DataSource | None = None,
+    options: TrainOptions = _DEFAULTS,
+) -> RunReport:
+    """Train `mini` into the folder `out`, see `train_heads`; `cache` has decoded images and prepared texts."""
+    parts = partial(assemble, cache=Path(cache) if cache else None)
+    return train_heads(recipe, data, out, val=val, options=options, assemble=parts)
+
+
+def assemble(
+    recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World, *, cache: Path | None = None
+) -> Parts:
     """Build the parts of a recipe of `mini`: batches on the device, heads with zeros of log-odds, all loss terms."""
     assert isinstance(recipe, MiniRecipe), "passed by `train`"
     if world.size > 1:
         raise ConfigError(f"mini is trained by one process, got {world.size}; run it without torchrun")
     image, text = cast(MiniTowers, towers)
-    cache = Path(options.cache) if options.cache else None
     batches = open_resident(
-        recipe, pairs, (image, text), workers=options.workers, cache=cache, on_progress=options.on_cached
-    )
+        recipe, pairs, (image, text), workers=options.workers, cache=cache,
+        on_progress=lambda done, of: options.on_event(Event("images", done, of)),
+    )  # fmt: skip
     tune = recipe.train.tune
     trunk = TunedTrunk(image.network, tune, grid=image.grid) if tune else None
     words, classes = batches.labels.shape[1], batches.objects.shape[1]
@@ -37,6 +57,3 @@ def assemble(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions
         aligner = MiniAligner(recipe, *tower_dims(*towers), words=words, classes=classes, trunk=trunk)
     resident = (batches.batches, batches.per_epoch, batches.bad)
     return Parts(recipe, world, *resident, aligner, TERMS, step_type=MiniStep)
-
-
-train = partial(train_heads, assemble=assemble)

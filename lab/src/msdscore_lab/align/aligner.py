@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 from msdscore.core.arrays import Float
 from msdscore.encoders.base import Features
 from msdscore.errors import ConfigError
-from msdscore_lab.align.features import TrainingBatch
+from msdscore_lab.align.batches import TrainingBatch
 from msdscore_lab.align.recipe import Recipe, TrainSpec
 from msdscore_torch.aligned.heads import AlignedHeads, SideDims
 
@@ -19,18 +19,16 @@ from msdscore_torch.aligned.heads import AlignedHeads, SideDims
 class Aligner(nn.Module):
     """Trainable parts of a run; the frozen towers and the frozen language model are not among them."""
 
-    # Initial inverse temperature of each term; None: 1 / `loss.temperature`. Divergences are already in nats, so their
-    # scale starts at one.
-    SCALES: ClassVar[dict[str, float | None]] = {"contrastive": None, "local": None, "word": None, "kl": 1.0}
+    # Initial inverse temperature of each term; None: 1 / `loss.temperature`.
+    SCALES: ClassVar[dict[str, float | None]] = {"contrastive": None}
 
     def __init__(self, recipe: Recipe, image: SideDims, text: SideDims, *, language_width: int = 0) -> None:
         super().__init__()
         loss = recipe.loss
         self._max_scale = loss.max_scale
         self.heads = AlignedHeads(recipe.heads, image, text)
-        # The term of the hard negatives uses the temperature of the contrastive term.
-        used = loss.weights | {"contrastive": loss.contrastive or loss.uses_negatives}
-        initial_scales = {name: initial or 1 / loss.temperature for name, initial in self.SCALES.items() if used[name]}
+        used = {name: initial for name, initial in self.SCALES.items() if loss.weights[name]}
+        initial_scales = {name: initial or 1 / loss.temperature for name, initial in used.items()}
         self.log_scales = scalar_parameters({name: math.log(initial) for name, initial in initial_scales.items()})
         self.prefix: nn.Linear | None = None
         if language_width and recipe.lm.prefix == "linear":

@@ -7,17 +7,15 @@ import torch
 from torch import Tensor
 
 from msdscore.core.arrays import Float, Int
-from msdscore.core.embeddings import join
-from msdscore.encoders.base import Embeddings, Features, prepare_all
+from msdscore.encoders.base import prepare_all
 from msdscore.encoders.hashing import verify_files
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
-from msdscore_lab.align.features import chunks
-from msdscore_lab.align.losses import caption_table, token_table
+from msdscore_lab.align.batches import Towers, chunks
 from msdscore_lab.align.run.folder import read_run
-from msdscore_lab.align.run.parts import Towers, open_towers, tune_towers
+from msdscore_lab.align.run.parts import open_towers, tune_towers
 from msdscore_lab.pairs import DataSource, Pairs, image_content, open_pairs
-from msdscore_torch.aligned.heads import AlignedHeads, Side
+from msdscore_torch.aligned.heads import AlignedHeads
 from msdscore_torch.backbone import place
 
 RANKS = (1, 5, 10)
@@ -32,38 +30,23 @@ class Retrieval:
     images: int
     captions: int
     unreadable: int = 0  # images that could not be read and are ignored
+    step: int = 0  # of the evaluated weights
 
     @property
     def mean(self) -> float:
         """Mean of both recalls at rank 1, the criterion of early stopping."""
         return (self.image_to_text[0] + self.text_to_image[0]) / 2
 
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Retrieval of a run by pooled vectors and by local max-similarity."""
-
-    run: str
-    step: int
-    cosine: Retrieval
-    local: Retrieval
-
     def rows(self) -> list[dict[str, str]]:
-        """Return one row per similarity and direction: recall in percent at every rank."""
-        ranks = [f"R@{rank}" for rank in RANKS]
+        """Return one row per direction: recall in percent at every rank."""
         return [
-            {"similarity": name, "direction": direction}
-            | dict(zip(ranks, (f"{value:.1f}" for value in recall), strict=True))
-            for name, figures in (("cosine of pooled vectors", self.cosine), ("local max-similarity", self.local))
-            for direction, recall in (
-                ("image to text", figures.image_to_text),
-                ("text to image", figures.text_to_image),
-            )
+            {"direction": name} | {f"R@{rank}": f"{value:.1f}" for rank, value in zip(RANKS, recall, strict=True)}
+            for name, recall in (("image to text", self.image_to_text), ("text to image", self.text_to_image))
         ]
 
 
-def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Evaluation:
-    """Measure the retrieval of a run on captioned images.
+def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Retrieval:
+    """Measure the retrieval of a run on captioned images, by the cosine of pooled vectors.
 
     Raises:
         RunError: If the folder has no run with a checkpoint.
@@ -74,30 +57,18 @@ def evaluate(run: str | Path, data: DataSource, *, device: str = "auto") -> Eval
     verify_files(towers[0].files, finished.towers.image_sha256, source=recipe.image.source)
     verify_files(towers[1].files, finished.towers.text_sha256, source=recipe.text.source)
     towers = tune_towers(towers, finished.trunk)
-    heads, chunk = finished.heads.to(torch_device), recipe.train.tower_batch
-    cosine, local = measure_retrieval(open_pairs(data), towers, heads, chunk=chunk)
-    assert local is not None, "local retrieval is measured by default"
-    return Evaluation(str(run), finished.step, cosine, local)
+    found = measure_retrieval(open_pairs(data), towers, finished.heads.to(torch_device), chunk=recipe.train.tower_batch)
+    return replace(found, step=finished.step)
 
 
 @torch.no_grad()
-def measure_retrieval(
-    pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int, local: bool = True
-) -> tuple[Retrieval, Retrieval | None]:
-    """Compute recall by pooled vectors, and with `local` by the mean over tokens of the best patch.
-
-    Unreadable images are ignored.
+def measure_retrieval(pairs: Pairs, towers: Towers, heads: AlignedHeads, *, chunk: int) -> Retrieval:
+    """Compute recall by pooled vectors; unreadable images are ignored.
 
     Raises:
         InputError: If no image can be read.
     """
-
-    def project(side: Side, features: Features) -> Embeddings:
-        aligned = heads.project(side, features)
-        # Pooled vectors are sufficient for retrieval by cosine.
-        return aligned if local else replace(aligned, points=aligned.points[:, :0], mask=aligned.mask[:, :0])
-
-    images, texts, owner = list[Embeddings](), list[Embeddings](), list[int]()
+    images, texts, owner = list[Tensor](), list[Tensor](), list[int]()
     readable = 0
     for part in chunks(pairs.items, chunk):
         decoded, captions = [], list[str]()
@@ -110,19 +81,13 @@ def measure_retrieval(
             owner += [readable] * len(pair.captions)
             readable += 1
         if decoded:
-            images.append(project("image", towers[0].features(prepare_all(towers[0].prepare, decoded))))
-            texts += [project("text", towers[1].features(batch)) for batch in chunks(captions, chunk)]
+            features = towers[0].features(prepare_all(towers[0].prepare, decoded))
+            images.append(heads.project("image", features).pooled)
+            texts += [heads.project("text", towers[1].features(batch)).pooled for batch in chunks(captions, chunk)]
     if not images:
         raise InputError(f"none of the {len(pairs)} validation images can be read")
-    image_embeddings, text_embeddings = join(images), join(texts)
-    owners = torch.tensor(owner, device=image_embeddings.pooled.device)
-    cosine = _recalls(image_embeddings.pooled @ text_embeddings.pooled.mT, owners, len(pairs) - readable)
-    if not local:
-        return cosine, None
-    table = caption_table(
-        token_table(image_embeddings, text_embeddings.points[text_embeddings.mask]), text_embeddings.mask
-    )
-    return cosine, _recalls(table, owners, len(pairs) - readable)
+    table = torch.cat(images) @ torch.cat(texts).mT
+    return _recalls(table, torch.tensor(owner, device=table.device), len(pairs) - readable)
 
 
 def _recalls(table: Float[Tensor, "images captions"], owner: Int[Tensor, " captions"], unreadable: int) -> Retrieval:

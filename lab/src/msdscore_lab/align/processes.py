@@ -11,9 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from msdscore.core.embeddings import widen
-from msdscore.encoders.base import Embeddings
-
 _TIMEOUT = timedelta(hours=6)  # the others wait while the first process builds a cache
 
 
@@ -80,31 +77,7 @@ def gather_rows(rows: Tensor, world: World) -> Tensor:
     """
     if world.size == 1:
         return rows
-    if rows.dtype == torch.bool:
-        return gather_rows(rows.to(torch.uint8), world).bool()
     return _Gather.apply(rows, world)  # type: ignore[no-untyped-call]
-
-
-def gather_embeddings(side: Embeddings, world: World) -> Embeddings:
-    """Gather aligned points of all processes, padded to the widest."""
-    if world.size == 1:
-        return side
-    width = max_over_processes(side.mask.shape[1], world, side.mask.device)
-    return Embeddings(
-        gather_rows(widen(side.points, width), world),
-        gather_rows(widen(side.mask, width), world),
-        gather_rows(side.pooled, world),
-        layout=(),
-    )
-
-
-def max_over_processes(value: int, world: World, device: torch.device) -> int:
-    """Return the maximum over processes."""
-    if world.size == 1:
-        return value
-    largest = torch.tensor(value, device=device)
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return int(largest)
 
 
 def sum_over_processes(value: Tensor, world: World) -> Tensor:

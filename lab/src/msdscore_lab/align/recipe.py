@@ -16,9 +16,6 @@ from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore_torch.aligned.heads import HeadsSpec
 from msdscore_torch.aligned.towers import ImageTowerSpec, TextTowerSpec, plain, read_spec
 
-DIRECTIONS = ("support", "coverage", "both", "each")
-NEGATIVE_SOURCES = ("rules", "supplied", "both")
-STOP_CRITERIA = ("cosine", "local")
 PRECISIONS = ("auto", "float32", "bfloat16")
 PREFIXES = ("linear", "head")
 
@@ -39,47 +36,25 @@ class LossSpec:
     msdscore.errors.ConfigError: at least one loss weight must be positive, got none
     """
 
-    TERMS: ClassVar[tuple[str, ...]] = (
-        "contrastive", "reconstruction", "local", "word", "kl", "negatives",
-    )  # fmt: skip
+    TERMS: ClassVar[tuple[str, ...]] = ("contrastive", "reconstruction")
 
-    contrastive: float = 1.0  # InfoNCE on pooled vectors (paper)
-    reconstruction: float = 0.0  # caption from patches through the frozen language model (paper)
-    local: float = 0.0  # token-to-patch max-similarity InfoNCE
-    word: float = 0.0  # each content word against images without it
-    kl: float = 0.0  # divergence through unrolled EM
-    negatives: float = 0.0  # the caption against its hard negatives
+    contrastive: float = 1.0  # InfoNCE on pooled vectors
+    reconstruction: float = 0.0  # caption from patches through the frozen language model
     temperature: float = 0.07  # initial value of the learned temperatures
     max_scale: float = 100.0  # learned temperatures are at least 1 / max_scale
-    kl_components: tuple[int, ...] = (3, 2)  # image, text
-    kl_iterations: int = 3
-    kl_kappa: float = 20.0
-    kl_direction: str = "support"
-    kl_stride: int = 1  # coverage uses every n-th patch
 
     def __post_init__(self) -> None:
         if (smallest := min(self.weights.values())) < 0:
             raise ConfigError(f"loss weights must not be negative, got {smallest}")
         if not any(self.weights.values()):
             raise ConfigError("at least one loss weight must be positive, got none")
-        if self.kl_direction not in DIRECTIONS:
-            raise unknown_name("kl_direction", self.kl_direction, DIRECTIONS)
-        if len(self.kl_components) != 2 or min(self.kl_components) < 1:
-            raise ConfigError(f"kl_components must be two counts of at least 1, got {self.kl_components}")
-        if min(self.temperature, self.max_scale, self.kl_kappa) <= 0 or min(self.kl_iterations, self.kl_stride) < 1:
-            raise ConfigError(
-                "temperature, max_scale and kl_kappa must be positive, kl_iterations and kl_stride at least 1"
-            )
+        if min(self.temperature, self.max_scale) <= 0:
+            raise ConfigError("temperature and max_scale must be positive")
 
     @property
     def weights(self) -> dict[str, float]:
         """The weight of every term by name."""
         return {name: getattr(self, name) for name in self.TERMS}
-
-    @property
-    def uses_negatives(self) -> bool:
-        """Whether any term uses hard negatives."""
-        return bool(self.negatives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,26 +78,10 @@ class SampleSpec:
     """Sampling from the data at every step."""
 
     captions: int = 1  # captions per image in a batch; repeated if an image has fewer
-    views: int = 1  # augmented views per image; 1: only the original image
-    crop: float = 0.5  # minimum share of the image area in a view
-    flip: bool = False  # mirror views, unless a caption mentions left or right
-    contrast: float = 0.0  # maximum relative change of contrast in a view
-    brightness: float = 0.0  # maximum relative change of brightness in a view
-    negatives: int = 0  # hard negatives per caption
-    negative_source: str = "rules"
     window: int = 8  # blocks (shards, row groups) that are shuffled together
 
     def __post_init__(self) -> None:
-        if min(self.captions, self.views, self.window) < 1 or self.negatives < 0:
-            raise ConfigError("captions, views and window must be at least 1 and negatives at least 0")
-        if not (0 <= self.contrast < 1 and 0 <= self.brightness < 1):
-            raise ConfigError(
-                f"contrast and brightness must be at least 0 and under 1, got {self.contrast} and {self.brightness}"
-            )
-        if not 0 < self.crop <= 1:
-            raise ConfigError(f"crop must be between 0 and 1, got {self.crop}")
-        if self.negative_source not in NEGATIVE_SOURCES:
-            raise unknown_name("negative_source", self.negative_source, NEGATIVE_SOURCES)
+        require_between(self, "captions window", 1, bound="be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +104,6 @@ class TrainSpec:
     save_every: int = 0  # steps; 0: after every epoch, at least 100 steps apart
     keep: int = 2  # newest checkpoints to retain, besides the best
     patience: int = 0  # evaluations without a better retrieval before the run stops; 0: never
-    stop_on: str = "cosine"  # retrieval by pooled vectors, or by local max-similarity
     log_every: int = 10
 
     def __post_init__(self) -> None:
@@ -154,8 +112,6 @@ class TrainSpec:
         if self.epochs <= 0 or self.lr <= 0:
             raise ConfigError(f"epochs and lr must be positive, got {self.epochs} and {self.lr}")
         require_between(self, "warmup average beta2", 0, 1, bound="be at least 0 and under 1")
-        if self.stop_on not in STOP_CRITERIA:
-            raise unknown_name("stop_on", self.stop_on, STOP_CRITERIA)
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
 
@@ -178,8 +134,6 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.loss.reconstruction and not self.lm.source:
             raise ConfigError("loss.reconstruction needs a language model: set lm.source, or loss.reconstruction=0")
-        if self.loss.uses_negatives and not self.sample.negatives:
-            raise ConfigError("the loss needs hard negatives: set sample.negatives to 1 or more")
         if self.heads.pool == "model" and (self.image.kind, self.text.kind) != ("encoder", "encoder"):
             raise ConfigError("heads.pool 'model' needs two towers of kind 'encoder'; use 'mean' or 'own'")
 

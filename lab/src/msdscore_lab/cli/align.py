@@ -24,7 +24,6 @@ align = typer.Typer(no_args_is_help=True, help="Train light heads that map froze
 TRAINING = "Training"
 Output = Annotated[Path, option_in(OUTPUT, "--output", "-o", help="Folder for the run.")]
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a run.")]
-Width = Annotated[str, option_in(OUTPUT, help="Data type of the weights: int8, float16 or float32.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +53,6 @@ class TrainingOptions:
     val: list[str] = option(INPUT, [], help="Validation data, for early stopping.")
     val_images: list[str] = option(INPUT, [], help="Images of the validation data.")
     resume: bool = option(OUTPUT, False, "--resume", help="Resume the run in the folder.")
-    logger: list[str] = option(OUTPUT, [], help="tensorboard or wandb. Repeatable.")
-    cache: str = option(SPEED, "", help="Folder for cached backbone features.")
     workers: int = option(SPEED, 4, min=1, help="Number of threads that load images.")
     device: options.Device = "auto"
 
@@ -90,8 +87,7 @@ def run_training(
     validation = PairOptions(data=training.val, images=training.val_images).source() if training.val else None
     with _events() as show:
         how = TrainOptions(
-            device=training.device, resume=training.resume, workers=training.workers, cache=training.cache,
-            loggers=tuple(training.logger), on_event=show,
+            device=training.device, resume=training.resume, workers=training.workers, on_event=show
         )  # fmt: skip
         report = trainer(recipe, pairs.source(), output, val=validation, options=how)
     (print_json if json else fields_table)(asdict(report))
@@ -116,7 +112,7 @@ def _events() -> "Iterator[Callable[[Event], None]]":
 
 @align.command("eval")
 def evaluate(run: RunFolder, pairs: PairOptions, device: options.Device = "auto", json: options.Json = False) -> None:
-    """Evaluate the retrieval of a run with pooled vectors and with local similarity."""
+    """Evaluate the retrieval of a run with pooled vectors."""
     from msdscore.cli.tables import rows_table
     from msdscore_lab.align.evaluate import evaluate as measure
 
@@ -124,44 +120,23 @@ def evaluate(run: RunFolder, pairs: PairOptions, device: options.Device = "auto"
     if json:
         print_json(asdict(result))
         return
-    rows, cosine = result.rows(), result.cosine
+    rows = result.rows()
     rows_table(rows, tuple(rows[0]))
-    unreadable = f", {cosine.unreadable} unreadable" if cosine.unreadable else ""
-    typer.echo(f"step {result.step}: {cosine.images} images, {cosine.captions} captions{unreadable}")
+    unreadable = f", {result.unreadable} unreadable" if result.unreadable else ""
+    typer.echo(f"step {result.step}: {result.images} images, {result.captions} captions{unreadable}")
 
 
 @align.command()
 def export(
     run: RunFolder,
     folder: Annotated[Path, typer.Argument(help="Folder for the encoder.")],
-    dtype: Width = "float16",
-    background: Path | None = option(INPUT, None, help="Folder of background images to build a bank from."),
-    limit: int = option(INPUT, 128, min=2, help="Maximum number of background images."),
+    dtype: str = option(OUTPUT, "float16", help="Data type of the weights: int8, float16 or float32."),
     overwrite: options.Overwrite = False,
 ) -> None:
     """Export a run as an encoder, which is loaded by the name of its folder."""
-    from msdscore.io.images import open_image
     from msdscore.io.targets import check_folder
     from msdscore_lab.align.export import export as write
-    from msdscore_lab.cli.bank import spread_over
 
     check_folder(folder)
-    images = [] if background is None else [open_image(path) for path in spread_over(background, limit)]
-    path = write(run, folder, dtype=dtype, background=images, overwrite=overwrite)
+    path = write(run, folder, dtype=dtype, overwrite=overwrite)
     typer.echo(f"{path}: load it with --encoder {folder}")
-
-
-@align.command()
-def join(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of exported encoders on the same backbones.")],
-    output: Path = option(OUTPUT, ..., "--output", "-o", help="Folder for the encoder."),
-    dtype: Width = "int8",
-    overwrite: options.Overwrite = False,
-) -> None:
-    """Merge encoders into one that averages their similarities; build its bank with `msdscore bank`."""
-    from msdscore.io.targets import check_folder
-    from msdscore_lab.align.export import join as write
-
-    check_folder(output)
-    path = write(folders, output, dtype=dtype, overwrite=overwrite)
-    typer.echo(f"{path}: load it with --encoder {output}")

@@ -11,9 +11,8 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,15 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from msdscore.errors import RunError, require, unknown_name
+from msdscore.errors import RunError
 from msdscore.io.files import replacing
 from msdscore.version import __version__
 from msdscore_lab.align.recipe import Recipe, dump_recipe, load_recipe, load_trained
 from msdscore_torch.aligned.heads import AlignedHeads, SideDims
-from msdscore_torch.aligned.towers import plain, read_spec
+from msdscore_torch.aligned.towers import read_spec
 
 CONFIG, ENVIRONMENT, TOWERS = "config.toml", "environment.json", "towers.json"
 CURVES, REPORT, CARD, LOCK = "curves.jsonl", "report.json", "README.md", ".lock"
-LOGGERS = ("tensorboard", "wandb")
 CHECKPOINTS, BEST = "checkpoints", "best"
 _STATE, _WEIGHTS = "state.json", "weights.safetensors"
 _AVERAGE, _OPTIMISER = "average.safetensors", "optimizer.safetensors"
@@ -122,41 +120,6 @@ def _step_of(line: str) -> int:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return sys.maxsize  # truncated by a crash
-
-
-def open_logger(name: str, run: Path, recipe: Recipe, stack: ExitStack) -> Callable[[Mapping[str, float], int], None]:
-    """Return a function that adds values at a step to the curves of a logger, which is closed with the stack.
-
-    TensorBoard writes into the run's folder; a resumed run continues on W&B.
-
-    Raises:
-        UnknownNameError: If there is no such logger.
-        MissingExtraError: If its library is not installed.
-    """
-    if name == "tensorboard":
-        require("tensorboard", extra="train", of="msdscore-lab")
-        writer: Any = require("torch.utils.tensorboard", extra="train", of="msdscore-lab").SummaryWriter(
-            str(run / "tensorboard")
-        )
-        stack.callback(writer.close)
-
-        def add(values: Mapping[str, float], step: int) -> None:
-            for curve, value in values.items():
-                writer.add_scalar(curve, value, step)
-
-        return add
-    if name != "wandb":
-        raise unknown_name("logger", name, LOGGERS)
-    wandb_run: Any = require("wandb", extra="wandb").init(
-        project="msdscore-align",
-        name=run.resolve().name,
-        id=blake2b(str(run.resolve()).encode(), digest_size=8).hexdigest(),
-        resume="allow",
-        dir=str(run),
-        config=plain(recipe),
-    )
-    stack.callback(wandb_run.finish)
-    return lambda values, step: wandb_run.log(dict(values), step=step)
 
 
 @dataclass(frozen=True, slots=True)

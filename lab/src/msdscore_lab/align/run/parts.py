@@ -3,7 +3,6 @@
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from PIL import Image
@@ -11,11 +10,17 @@ from torch import Tensor
 
 from msdscore.encoders.base import Features
 from msdscore_lab.align.aligner import Aligner
-from msdscore_lab.align.data.samples import SampleReader, check_batch, read_batches
-from msdscore_lab.align.features import CachedFeatures, TowerFeatures, TrainingBatch, build_cache, cache_key, make_batch
+from msdscore_lab.align.batches import (
+    SampleReader,
+    Towers,
+    TrainingBatch,
+    check_batch,
+    make_batch,
+    read_batches,
+)
 from msdscore_lab.align.language import load_language_model
 from msdscore_lab.align.objective import TERMS, Parts
-from msdscore_lab.align.processes import World, wait
+from msdscore_lab.align.processes import World
 from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import seeded
 from msdscore_lab.pairs import Pairs
@@ -24,12 +29,10 @@ from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.lite2 import Lite2Images
 from msdscore_torch.aligned.towers import ImageTower, TextTower, TowerOptions
 
-Towers = tuple[ImageTower, TextTower]
-
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Progress of a run: `kind` is cache, step or evaluation."""
+    """Progress of a run: `kind` is step or evaluation."""
 
     kind: str
     done: int
@@ -39,24 +42,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """Execution options of a run; only `cache_dtype` changes the result."""
+    """Execution options of a run."""
 
     device: str = "auto"
     resume: bool = False
     workers: int = 4  # threads that read images
-    cache: str = ""  # folder of cached features; empty: none
-    cache_dtype: str = "float16"
-    loggers: tuple[str, ...] = ()
     on_event: Callable[[Event], None] = lambda event: None
-
-    def on_cached(self, done: int, of: int) -> None:
-        """Report the progress of a cache as an event."""
-        self.on_event(Event("cache", done, of))
 
 
 def open_towers(recipe: Recipe, device: torch.device) -> Towers:
     """Load the frozen towers of a recipe."""
-    # One window per caption, so that the features of mini can be cached by caption.
+    # The trainer of mini reads captions in one window.
     long_text = "cut" if recipe.text.kind == "mini" else "window"
     options = TowerOptions(device=str(device), whole=recipe.heads.pool == "own", long_text=long_text)
     return load_towers(recipe.image, recipe.text, options)
@@ -76,28 +72,16 @@ Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
 
 
 def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
-    """Build the parts of a recipe over frozen towers: heads, and trainable parts of the loss.
-
-    Images are read by threads; with `options.cache` the frozen features are computed first.
-    """
+    """Build the parts of a recipe over frozen towers: heads, a visual prefix, and batches that threads read."""
     spec = recipe.train
     language = load_language_model(recipe.lm, device=towers[0].device) if recipe.loss.reconstruction else None
     check_batch(spec.batch, len(pairs), world)
-    source, reader = TowerFeatures(*towers, spec.tower_batch), SampleReader(pairs, recipe)
-    if options.cache:
-        dtype = options.cache_dtype
-        folder = Path(options.cache) / cache_key(recipe, pairs, source, dtype)
-        if world.is_first:
-            build_cache(folder, reader, source, dtype=dtype, workers=options.workers, on_progress=options.on_cached)
-        wait(world)
-        source = cached = CachedFeatures(folder, pairs, source)
-        reader = SampleReader(pairs, recipe, cached=frozenset(range(len(pairs))) - cached.bad.keys())
-        reader.bad.update(cached.bad)
+    reader = SampleReader(pairs, recipe)
 
     def batches(start: int, stop: int) -> Generator[TrainingBatch, None, None]:
         with closing(read_batches(reader, start=start, stop=stop, workers=options.workers, world=world)) as samples:
             for part in samples:
-                yield make_batch(part, source, device=source.image.device)
+                yield make_batch(part, towers, chunk=spec.tower_batch)
 
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = Aligner(recipe, *tower_dims(*towers), language_width=0 if language is None else language.width)

@@ -16,8 +16,8 @@ from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.runs import take_lock
 from msdscore_lab.align.aligner import Aligner, learning_rate, make_optimiser, moving_average
+from msdscore_lab.align.batches import TrainingBatch
 from msdscore_lab.align.evaluate import measure_retrieval
-from msdscore_lab.align.features import TrainingBatch
 from msdscore_lab.align.objective import objective
 from msdscore_lab.align.processes import World, average_gradients, broadcast, local_device, process_group, wait
 from msdscore_lab.align.recipe import Recipe
@@ -29,7 +29,6 @@ from msdscore_lab.align.run.folder import (
     Progress,
     checkpoints,
     open_curves,
-    open_logger,
     prepare_folder,
     read_known_towers,
     restore,
@@ -137,16 +136,13 @@ class Session:
         self.steps = spec.steps or max(1, round(spec.epochs * self.parts.per_epoch / spec.accumulate))
         # Only the first process reports.
         self._curves: Callable[[Mapping[str, Any]], None] | None = None
-        self._loggers: list[Callable[[Mapping[str, float], int], None]] = []
 
     def run(self, val: Pairs | None) -> RunReport:
         """Run the remaining steps with evaluations on `val`, then return the report."""
         started, accumulate, start = time.monotonic(), self.recipe.train.accumulate, self.progress.step
-        with ExitStack() as stack:
-            if self.world.is_first:
-                self._curves = open_curves(self.out, step=start)
-                self._loggers += [open_logger(name, self.out, self.recipe, stack) for name in self.options.loggers]
-            batches = stack.enter_context(closing(self.parts.batches(start * accumulate, self.steps * accumulate)))
+        if self.world.is_first:
+            self._curves = open_curves(self.out, step=start)
+        with closing(self.parts.batches(start * accumulate, self.steps * accumulate)) as batches:
             for step in range(start, self.steps):
                 if self.progress.stopped:
                     break
@@ -213,11 +209,8 @@ class Session:
         if self.world.is_first:
             averaged = cast(Aligner, self.average.module)
             towers = tune_towers(self.towers, tensors_of("trunk", averaged.state_dict()))
-            cosine, local = measure_retrieval(
-                val, towers, averaged.heads, chunk=spec.tower_batch, local=spec.stop_on == "local"
-            )
-            recall = (local or cosine).mean
-            values = {"i2t_r1": cosine.image_to_text[0], "t2i_r1": cosine.text_to_image[0], "watched": recall}
+            found = measure_retrieval(val, towers, averaged.heads, chunk=spec.tower_batch)
+            recall, values = found.mean, {"i2t_r1": found.image_to_text[0], "t2i_r1": found.text_to_image[0]}
             self._log("evaluation", values)
         recall = broadcast(recall, self.world, self.device)
         if recall > previous.best:
@@ -233,8 +226,6 @@ class Session:
             return
         done = self.progress.step
         self._curves({"step": done, "kind": kind, **values})
-        for add in self._loggers:
-            add({f"{kind}/{name}": value for name, value in values.items()}, done)
         self.options.on_event(Event(kind, done, self.steps, values))
 
     def _report(self, seconds: float) -> RunReport:

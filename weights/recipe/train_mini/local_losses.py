@@ -1,60 +1,18 @@
-"""Terms of the training loss as pure functions of aligned unit vectors and of tables of similarities."""
+"""Losses on local vectors as pure functions: the best patches of tokens, words, and divergences of mixtures."""
 
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.mixture import FitSettings, Mixture, fit, log_density
 from msdscore.encoders.base import Embeddings
+from msdscore_lab.align.objective import Scalar, Table
 
 _MASKED = -1e9  # finite, because the gradient of a row of -inf is NaN
 MAX_TABLE_SIZE = 1 << 27  # maximum number of token-to-patch similarities in memory
-
-Table = Float[Tensor, "images captions"]
-Scalar = Float[Tensor, ""]
-
-
-def same_images(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor, "images captions"]:
-    """Return a mask of captions of the same image in another row of the batch, which are not negatives.
-
-    >>> same_images(torch.tensor([4, 7, 4]))[0]
-    tensor([False, False,  True])
-    """
-    same = items.unsqueeze(0) == items.unsqueeze(1)
-    others = same & ~torch.eye(len(items), dtype=torch.bool, device=items.device)
-    return others.repeat_interleave(captions, dim=1)
-
-
-def info_nce(logits: Table, excluded: Bool[Tensor, "images captions"]) -> Scalar:
-    r"""Symmetric InfoNCE; captions are ordered by image, so that with one caption each the diagonal has the pairs.
-
-    .. math:: -\frac{1}{2B}\sum_i \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ij}}} + \log\frac{e^{s_{ii}}}{\sum_j e^{s_{ji}}}
-
-    An image with several captions should retrieve all of them equally: its part is the mean over them.
-
-    >>> info_nce(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bool))
-    tensor(0.6931)
-    """
-    masked_logits = logits.masked_fill(excluded, -torch.inf)
-    images, captions = logits.shape
-    owner = torch.arange(images, device=logits.device).repeat_interleave(captions // images)
-    to_captions = masked_logits.log_softmax(dim=1).gather(0, owner.unsqueeze(0))
-    return (cross_entropy(masked_logits.mT, owner) - to_captions.mean()) / 2
-
-
-def negatives_loss(
-    similarity: Float[Tensor, " batch"],
-    negatives: Float[Tensor, "batch count"],
-    real: Bool[Tensor, "batch count"],
-    scale: Scalar,
-) -> Scalar:
-    """Cross-entropy of each caption against its hard negatives, given its image."""
-    logits = torch.cat([similarity.unsqueeze(1), negatives.masked_fill(~real, -torch.inf)], dim=1) * scale
-    return cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 
 
 def token_table(images: Embeddings, tokens: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens batch"]:
@@ -132,19 +90,6 @@ def word_loss(
     return (to_images.mean() + to_words.mean()) / 2
 
 
-def absent_words(tokens: Int[Tensor, " tokens"], images: Int[Tensor, "batch words"]) -> Bool[Tensor, "tokens batch"]:
-    """Return a mask of tokens whose word is in no caption of an image; negative word ids are padding.
-
-    >>> absent_words(torch.tensor([5, 9]), torch.tensor([[5, 6], [9, -1]]))
-    tensor([[False,  True],
-            [ True, False]])
-    """
-    word_ids, word_index = torch.cat([tokens, images.flatten()]).unique(return_inverse=True)
-    is_present = torch.zeros(len(images), len(word_ids), dtype=torch.bool, device=tokens.device)
-    is_present.scatter_(1, word_index[len(tokens) :].view_as(images), True)
-    return ~is_present[:, word_index[: len(tokens)]].mT
-
-
 def fit_mixtures(side: Embeddings, settings: FitSettings) -> Mixture:
     """Fit one mixture per item, differentiable through all EM iterations."""
     # The keys seed random initialisation; farthest-first initialisation does not use them.
@@ -153,27 +98,11 @@ def fit_mixtures(side: Embeddings, settings: FitSettings) -> Mixture:
 
 
 def kl_tables(
-    images: Embeddings,
-    texts: Embeddings,
-    image_mix: Mixture,
-    fit_texts: FitSettings,
-    *,
-    direction: str,
-    stride: int = 1,
-) -> tuple[Table, ...]:
-    """Negative divergence of every image and caption of a batch, by one of the `recipe.DIRECTIONS`.
-
-    `both` returns the mean of support and coverage, `each` one table for each; coverage uses every `stride`-th patch.
-    """
-    text_mix = fit_mixtures(texts, fit_texts)
-    parts = []
-    if direction != "coverage":
-        parts.append(-_divergences(texts, text_mix, image_mix).mT)
-    if direction != "support":
-        every_nth = slice(None, None, stride)
-        patches = replace(images, points=images.points[:, every_nth], mask=images.mask[:, every_nth])
-        parts.append(-_divergences(patches, image_mix, text_mix))
-    return (torch.stack(parts).mean(dim=0),) if direction == "both" else tuple(parts)
+    images: Embeddings, texts: Embeddings, image_mix: Mixture, text_mix: Mixture, *, stride: int = 1
+) -> tuple[Table, Table]:
+    """Negative support and coverage of every image and caption of a batch; coverage uses every `stride`-th patch."""
+    patches = replace(images, points=images.points[:, ::stride], mask=images.mask[:, ::stride])
+    return -_divergences(texts, text_mix, image_mix).mT, -_divergences(patches, image_mix, text_mix)
 
 
 def densities(points: Float[Tensor, "points dim"], mixtures: Mixture) -> Float[Tensor, "points mixtures"]:

@@ -1,6 +1,7 @@
-"""Graded relevance, grounded negatives, several captions per image and unrolled divergences against plain loops."""
+"""Losses of `mini` against plain loops, closed forms and gradients; hard negatives by rule."""
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,11 +10,11 @@ import torch
 from align_data import projected
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.text.words import stem
-from msdscore_lab.align.data.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
-from msdscore_lab.align.losses import fit_mixtures, info_nce, kl_tables, same_images
 from msdscore_lab.edits import words_of
 from point_sets import terms
+from train_mini.local_losses import caption_table, fit_mixtures, kl_tables, token_table, word_loss
 from train_mini.losses import bias_loss, centred, graded_loss, grounded_loss
+from train_mini.negatives import CLASS_OF, CLASSES, MOVABLE, class_weights, make_negatives
 
 
 def numbers(*shape, seed=0):
@@ -69,24 +70,15 @@ def test_grounded_negatives_pass_gradcheck_and_bias_does_not_train_the_temperatu
     assert scale.grad is None
 
 
-def test_captions_of_one_image_share_its_contrastive_weight():
-    logits, owner = numbers(3, 6), torch.tensor([0, 0, 1, 1, 2, 2])
-    excluded = same_images(torch.tensor([4, 7, 4]), 2)
-    wanted = 0.0
-    for caption in range(6):
-        own = int(owner[caption])
-        column = sum(math.exp(logits[i, caption]) for i in range(3) if not excluded[i, caption])
-        row = sum(math.exp(logits[own, j]) for j in range(6) if not excluded[own, j])
-        wanted += math.log(column) + math.log(row) - 2 * float(logits[own, caption])
-    assert float(info_nce(logits, excluded)) == pytest.approx(wanted / 12, abs=1e-12)
-    assert excluded[0].tolist() == [False, False, False, False, True, True]
+def mixtures(images, texts, of_images, of_texts):
+    return fit_mixtures(images, of_images), fit_mixtures(texts, of_texts)
 
 
 def test_each_direction_has_a_table_and_coverage_may_skip_patches():
     images, texts = projected(2, 7, seed=1), projected(4, 5, seed=2)
     of_images = FitSettings(components=3, iterations=3)
     of_texts = FitSettings(components=2, iterations=3)
-    support, coverage = kl_tables(images, texts, fit_mixtures(images, of_images), of_texts, direction="each", stride=2)
+    support, coverage = kl_tables(images, texts, *mixtures(images, texts, of_images, of_texts), stride=2)
     keys = torch.zeros(1, dtype=torch.int64)
     for i in range(2):
         for j in range(4):
@@ -97,6 +89,79 @@ def test_each_direction_has_a_table_and_coverage_may_skip_patches():
             to_text = terms(x[:, ::2], seen[:, ::2], own=image, other=text).sum()
             assert float(support[i, j]) == pytest.approx(-float(to_image), abs=1e-9)
             assert float(coverage[i, j]) == pytest.approx(-float(to_text), abs=1e-9)
+
+
+def test_kl_gradients_flow_through_all_em_iterations():
+    fitting = FitSettings(components=2, iterations=3)
+    images, texts = projected(2, 4, seed=1, requires_grad=True), projected(2, 3, seed=2)
+
+    def value(points):
+        side = replace(images, points=points)
+        return sum(table.diagonal().sum() for table in kl_tables(side, texts, *mixtures(side, texts, fitting, fitting)))
+
+    assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)
+
+
+def test_token_table_is_the_maximum_over_patches(monkeypatch):
+    images, texts = projected(3, 4, seed=1), projected(3, 5, seed=2)
+    tokens = texts.points[texts.mask]
+    wanted = torch.stack(
+        [torch.stack([max(x @ y for x in images.points[b][images.mask[b]]) for b in range(3)]) for y in tokens]
+    )
+    assert torch.allclose(token_table(images, tokens), wanted)
+    monkeypatch.setattr("train_mini.local_losses.MAX_TABLE_SIZE", 1)
+    assert torch.allclose(token_table(images, tokens), wanted)
+
+
+def test_caption_table_is_the_mean_over_tokens():
+    images, texts = projected(2, 4, seed=1), projected(3, 5, seed=2)
+    table = token_table(images, texts.points[texts.mask])
+    found = caption_table(table, texts.mask)
+    assert found.shape == (2, 3)
+    for image in range(2):
+        for text in range(3):
+            own = [
+                max(x @ y for x in images.points[image][images.mask[image]])
+                for y in texts.points[text][texts.mask[text]]
+            ]
+            assert float(found[image, text]) == pytest.approx(float(sum(own)) / len(own), abs=1e-12)
+
+
+def test_word_loss_equals_a_plain_loop():
+    table = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    owner = torch.tensor([0, 0, 1, 2, 2])
+    absent = torch.tensor([[0, 1, 1], [0, 0, 1], [0, 0, 1], [1, 1, 0], [1, 0, 0]], dtype=torch.bool)
+    scale, total = 2.0, 0.0
+    for t in range(5):
+        own = math.exp(scale * table[t, owner[t]])
+        others = sum(math.exp(scale * table[t, b]) for b in range(3) if absent[t, b])
+        rest = sum(math.exp(scale * table[u, owner[t]]) for u in range(5) if absent[u, owner[t]])
+        total += math.log((own + others) / own) + math.log((own + rest) / own)
+    found = word_loss(table, owner, absent, torch.tensor(scale, dtype=torch.float64))
+    assert float(found) == pytest.approx(total / 10, abs=1e-12)
+
+
+def test_word_loss_of_words_in_all_images_is_zero_with_zero_gradient():
+    table = torch.randn(2, 2, requires_grad=True)
+    loss = word_loss(table, torch.tensor([0, 1]), torch.zeros(2, 2, dtype=torch.bool), torch.tensor(1.0))
+    loss.backward()
+    assert loss.item() == pytest.approx(0.0, abs=1e-6)
+    assert torch.allclose(table.grad, torch.zeros(2, 2), atol=1e-6)
+
+
+def test_token_table_has_the_gradient_of_the_maximum(monkeypatch):
+    images = projected(3, 6, seed=3, requires_grad=True)
+    texts = projected(2, 4, seed=4)
+    tokens = texts.points[texts.mask].requires_grad_(True)
+    for room in (1, 1 << 20):
+        monkeypatch.setattr("train_mini.local_losses.MAX_TABLE_SIZE", room)
+
+        def table(tokens, points):
+            return token_table(replace(images, points=points), tokens)
+
+        assert torch.autograd.gradcheck(table, (tokens, images.points))
+        plain = (tokens @ images.points.mT).masked_fill(~images.mask.unsqueeze(1), -torch.inf).amax(dim=2).mT
+        assert torch.allclose(table(tokens, images.points), plain, atol=1e-12)
 
 
 CAPTIONS = ["Two dogs chase a red ball on the beach .", "A man in a black hat is standing near a bus, smiling."]
