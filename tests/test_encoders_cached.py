@@ -13,7 +13,7 @@ import torch
 from counting import CountingEncoder
 from msdscore import load_encoder
 from msdscore.core.arrays import is_launching
-from msdscore.encoders.base import Encoder, prepare_all, prepare_and_encode
+from msdscore.encoders.base import Encoder, encoder_signature, prepare_all, prepare_and_encode
 from msdscore.encoders.cached import CachedEncoder, CacheSettings, remove_oldest
 from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import CaptionError, ConfigError, RunError
@@ -56,7 +56,11 @@ def test_vectors_equal_the_encoder_and_items_are_encoded_once(tmp_path):
         same(prepare_and_encode(cached, images), prepare_and_encode(load_encoder("toy"), images))
         same(cached.encode_texts(TEXTS), load_encoder("toy").encode_texts(TEXTS))
     assert (wrapped.images, wrapped.captions) == ([2], list(dict.fromkeys(TEXTS)))
-    assert (cached.signature, cached.bank, cached.recommended) == (wrapped.signature, None, wrapped.recommended)
+    assert (cached.signature, cached.bank, cached.recommended) == (
+        encoder_signature(wrapped),
+        None,
+        wrapped.recommended,
+    )
 
 
 def test_tokens_without_a_vector_are_counted_from_the_disk_too(tmp_path):
@@ -284,6 +288,14 @@ def test_files_are_identified_by_content(tmp_path):
         )
     small = Pipeline(pipeline.encoder, limits=ImageLimits(max_pixels=9))
     assert "max_pixels" in str(small.decode([path])[0])
+
+
+def test_other_forms_use_the_same_vectors(tmp_path):
+    make_image(1).save(tmp_path / "one.png")
+    for form, there in (("short", 0), ("paper", 1), ("long", 1)):  # starts of the paper's mixtures are drawn by pixels
+        pipeline = ScorerSpec(encoder="toy", form=form, cache=kept(tmp_path / "cache")).build()
+        pipeline.score(pipeline.decode([tmp_path / "one.png"], keep=form == "long"), ["a ball"], [0])
+        assert pipeline.cache_use.images - pipeline.cache_use.images_made == there
 
 
 def test_run_with_another_kappa_reports_full_cache_use(tmp_path):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
-from msdscore import ConfigError, Scorer, UnknownNameError, load_encoder
+from msdscore import ConfigError, RunError, Scorer, UnknownNameError, load_encoder
 from msdscore.core.embeddings import unit
-from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.base import TokenLayout, encoder_signature
 from msdscore.testing import check_encoder, find_faults
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "encoder-plugin"
@@ -82,7 +84,7 @@ def mine(tmp_path, monkeypatch):
 
 def test_encoder_is_imported_from_a_module_in_the_working_folder(mine):
     assert load_encoder(f"{mine}:make", shade=3).signature == "mine@3"
-    assert Scorer(f"{mine}:ready").signature.startswith("msd|enc:mine@0|")
+    assert Scorer(f"{mine}:ready").signature.startswith("msd|enc:mine@0,own:")
     assert Scorer(f"{mine}:make").spec.record() is None  # its code may change
     with pytest.raises(UnknownNameError, match=":make 'shad'.*'shade'"):
         load_encoder(f"{mine}:make", shad=3)
@@ -100,6 +102,101 @@ def test_encoder_is_imported_from_a_module_in_the_working_folder(mine):
     Path("needs_more.py").write_text("import a_library_that_is_not_there")
     with pytest.raises(ConfigError, match="a_library_that_is_not_there"):
         load_encoder("needs_more:make")
+
+
+WITH_WEIGHTS = """
+from dataclasses import replace
+import numpy as np
+from msdscore import load_encoder
+from helper_of_a_user import unit
+
+class Turned:
+    name, signature, device, bank, recommended = "turned", "turned@1", "cpu", None, None
+
+    def __init__(self, inner):
+        self.weights, self.inner = inner, load_encoder("toy")
+        self.prepare, self.encode_images = self.inner.prepare, self.inner.encode_images
+
+    def encode_texts(self, texts):
+        batch = self.inner.encode_texts(texts)
+        return replace(batch, points=unit(batch.points @ self.weights), pooled=unit(batch.pooled @ self.weights))
+
+def load():
+    return Turned(np.load("weights.npy"))
+
+def built_in_class():
+    encoder = load_encoder("toy")
+    encoder.weights = np.load("weights.npy")
+    return encoder
+
+def with_file():
+    encoder = load_encoder("toy")
+    encoder.path = "weights.npy"
+    return encoder
+"""
+HELPER = """
+import numpy as np
+def unit(v):
+    return (v / np.maximum(np.linalg.norm(v, axis=-1, keepdims=True), 1e-12)).astype(np.float32)
+"""
+SCORE = [sys.executable, "-m", "msdscore", "score", "rows.jsonl", "-o", "scores.parquet", "--encoder"]
+
+
+@pytest.mark.parametrize("loader", ["load", "built_in_class", "with_file"])
+def test_other_weights_or_code_of_an_own_encoder_are_never_taken_for_finished_work(tmp_path, loader):
+    dim = load_encoder("toy").encode_texts(["ball"]).pooled.shape[1]
+    weights = np.eye(dim, dtype=np.float32)
+    np.save(tmp_path / "weights.npy", weights)
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    (tmp_path / "rows.jsonl").write_text('{"image": "red.png", "caption": "a red square"}')
+    (tmp_path / "turned_of_a_user.py").write_text(WITH_WEIGHTS)
+    (tmp_path / "helper_of_a_user.py").write_text(HELPER)
+
+    def score():
+        command = [*SCORE, f"turned_of_a_user:{loader}"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    assert score()[0] == 0
+    assert "already finished" in score()[1]
+    weights[0, 1] = 1e-3
+    np.save(tmp_path / "weights.npy", weights)
+    code, message = score()
+    assert code == 2
+    assert "another encoder" in message
+    weights[0, 1] = 0
+    np.save(tmp_path / "weights.npy", weights)
+    assert "already finished" in score()[1]
+    (tmp_path / "helper_of_a_user.py").write_text(HELPER.replace("1e-12", "1e-9"))
+    assert score()[0] == 2
+
+
+def test_own_encoder_that_is_trained_between_two_runs_has_another_signature(tmp_path):
+    class Own(Broken):
+        name = signature = "own"
+
+    encoder = Own(weights=np.zeros(3))
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    (tmp_path / "rows.jsonl").write_text('{"image": "red.png", "caption": "a red square"}')
+    scorer = Scorer(encoder=encoder)
+    scorer.score_file(tmp_path / "rows.jsonl", tmp_path / "scores.parquet")
+    scorer.score_file(tmp_path / "rows.jsonl", tmp_path / "scores.parquet")
+    before = scorer.signature
+    encoder.weights[1] = 1
+    with pytest.raises(RunError, match="another encoder"):
+        scorer.score_file(tmp_path / "rows.jsonl", tmp_path / "scores.parquet")
+    assert scorer.signature != before
+
+
+def test_signature_of_an_own_encoder_ignores_where_it_is_and_what_it_counted(tmp_path):
+    class Own(Broken):
+        name = signature = "own"
+
+    weights = torch.nn.Linear(3, 2)
+    first, second = Own(net=weights, device="cpu", calls=0), Own(net=weights, device="elsewhere", calls=7)
+    assert encoder_signature(first) == encoder_signature(second)
+    half = Own(net=torch.nn.Linear(3, 2).bfloat16(), mark=torch.tensor(1.0))
+    assert encoder_signature(half) not in (encoder_signature(first), "own")
 
 
 def test_built_in_encoders_pass_check_encoder():

@@ -24,7 +24,17 @@ from safetensors.numpy import load, save
 
 from msdscore.core.arrays import Array, Device, launched, on_device, to_numpy
 from msdscore.core.embeddings import join, split
-from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, Sentences, TokenLayout, View, overflow
+from msdscore.encoders.base import (
+    Embeddings,
+    Encoder,
+    PatchLayout,
+    Prepared,
+    Sentences,
+    TokenLayout,
+    View,
+    encoder_signature,
+    overflow,
+)
 from msdscore.encoders.preprocessing import prepared_key, preprocessing_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.version import __version__
@@ -116,7 +126,7 @@ class CachedEncoder:
     def __init__(self, encoder: Encoder, settings: CacheSettings) -> None:
         self._encoder, self._settings = encoder, settings
         self._published: Encoder | None = None
-        self.name, self.device, self.signature = encoder.name, encoder.device, encoder.signature
+        self.name, self.device, self.signature = encoder.name, encoder.device, encoder_signature(encoder)
         self.precision = getattr(encoder, "precision", "float32")
         self.bank, self.recommended = encoder.bank, encoder.recommended
         self.preprocessing, self.prepare = preprocessing_of(encoder), encoder.prepare

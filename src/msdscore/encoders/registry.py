@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -163,6 +164,10 @@ def load_encoder(
         loader = resolve(row.loader, f"encoder {row.name!r}")
         chosen = {**row.options, **options}
         encoder: Encoder = loader(row.source, name=name, revision=revision, device=device, dtype=dtype, **chosen)
+    module = (name if row.family == "imported" else row.loader).partition(":")[0]
+    if module.partition(".")[0] not in ("msdscore", "msdscore_torch"):
+        with suppress(AttributeError):  # of a class with slots, which is not built in
+            object.__setattr__(encoder, "loaded_by", module)  # see `encoder_signature`
     return encoder
 
 

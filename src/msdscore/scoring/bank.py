@@ -16,7 +16,14 @@ from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.encoders.banks import bank_bytes, bank_facts, bank_tensors, read_bank
-from msdscore.encoders.base import Embeddings, Encoder, encode_by_length, encode_in_batches, prepare_and_encode
+from msdscore.encoders.base import (
+    Embeddings,
+    Encoder,
+    encode_by_length,
+    encode_in_batches,
+    encoder_signature,
+    prepare_and_encode,
+)
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.io.files import pixel_key, text_key
@@ -60,11 +67,11 @@ class NamedBank:
             self._copies[device] = replace(self.bank, images=self.bank.images.on(device), texts=texts)
         return self._copies[device]
 
-    def require(self, encoder: Encoder, form: Form) -> None:
-        """Raise `ConfigError` unless the bank was built for this encoder, these mixtures and this form."""
-        if self.encoder != encoder.signature:
+    def require(self, encoder: str, form: Form) -> None:
+        """Raise `ConfigError` unless the bank was built for this encoder's signature, these mixtures and this form."""
+        if self.encoder != encoder:
             raise ConfigError(
-                f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder.signature}; "
+                f"the bank {self.name} was built for encoder {self.encoder}, not for {encoder}; "
                 "build one with: msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder of this "
                 "run"
             )
@@ -120,7 +127,7 @@ def build_bank(
     if captions and form.text_fit is not None:
         text_side = encode_by_length(captions, encoder.encode_texts, size=4 * batch_size)
         text_mixtures = _mixtures(text_side, [text_key(caption) for caption in captions], form.text_fit)
-    return named(Bank(image_mixtures, text_mixtures), encoder.signature)
+    return named(Bank(image_mixtures, text_mixtures), encoder_signature(encoder))
 
 
 def save_bank(named: NamedBank, path: Path) -> None:

@@ -1,7 +1,7 @@
 """The first part of a pipeline: image sources in, images ready for the encoder out."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,7 +63,7 @@ class Decoder:
         """
         items, read = list(sources), partial(self._read, keep=keep, stamp=stamp)
         decoded = list(map(read, items) if pool is None else pool.map(read, items))
-        return decoded if self._by_content(keep=keep) else self.decode_on_device(items, decoded)
+        return decoded if self._is_cached else self.decode_on_device(items, decoded)
 
     def decode_on_device(
         self, sources: Sequence[ImageSource], decoded: Sequence[Decoded | RowError]
@@ -111,28 +111,29 @@ class Decoder:
             otherwise=otherwise,
         )
 
-    def _by_content(self, *, keep: bool) -> bool:
-        """Return whether a cache on disk looks files up by their bytes; keys and full-size images need the pixels."""
-        return hasattr(self.encoder, "prepare_file") and not (keep or self.keyed)
+    @property
+    def _is_cached(self) -> bool:
+        """Whether a cache on disk looks files up by their bytes."""
+        return hasattr(self.encoder, "prepare_file")
 
     def _read(self, source: ImageSource, *, keep: bool, stamp: Stamp | None) -> Decoded | RowError:
         name, mark = source_name(source), None
         try:
             if isinstance(source, File):  # read once: the bytes of the stamp are those that are decoded
                 source, mark = read_stamped(source, stamp, limits=self.limits)
-                if self._by_content(keep=keep):
-                    return Decoded(self._prepare_file(source, name), stamp=mark)
+            is_file = self._is_cached and isinstance(source, bytes)
+            prepare: Callable[..., Prepared] = self._prepare_file if is_file else self._prepare
             # A full hash of the pixels costs as much as decoding: only drawn starts need it.
             if not (keep or self.keyed):
-                return Decoded(self._prepare(source, name=name), stamp=mark)
+                return Decoded(prepare(source, name=name), stamp=mark)
             image = open_image(source, limits=self.limits, name=name)
             # A reduced image is decoded again, so that its numbers do not depend on `keep`.
-            prepared = self._prepare(source if isinstance(source, bytes) else image, name=name)
+            prepared = prepare(source if isinstance(source, bytes) else image, name=name)
             return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None, mark)
         except RowError as error:
             return error
 
-    def _prepare_file(self, content: bytes, name: str) -> Prepared:
+    def _prepare_file(self, content: bytes, *, name: str) -> Prepared:
         def decode() -> Prepared:
             prepared = self._prepare(content, name=name)
             (ready,) = self.decode_on_device([name], [Decoded(prepared)])

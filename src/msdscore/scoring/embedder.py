@@ -166,10 +166,14 @@ class VectorMemory:
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """Encodes images and captions in batches; known ones are not encoded again, if there is a memory for them."""
+    """Encodes images and captions in batches; known ones are not encoded again, if there is a memory for them.
+
+    `signature` is the `encoder_signature` of the encoder.
+    """
 
     encoder: Encoder
     sizes: BatchSizes
+    signature: str
     known_images: VectorMemory | None = None
     known_texts: VectorMemory | None = None
 

@@ -33,6 +33,7 @@ from msdscore.encoders.base import (
     Encoder,
     TokenLayout,
     computes_in_half,
+    encoder_signature,
     is_cache,
     overflow,
 )
@@ -57,7 +58,8 @@ class Pipeline:
     """A decoder, an embedder, a form and its bank: computes numbers from images and captions.
 
     It is never changed: `remembering` and `sharing` return other pipelines. Only the batch sizes change, when the
-    device runs out of memory, and the cached mixtures; pipelines derived from each other share both. `streams` is the
+    device runs out of memory, the cached mixtures, and the signature of an encoder that is trained; pipelines derived
+    from each other share the first two. `streams` is the
     number of runs that share the decoding processes and their memory, `verdict_at` has the limits of verdicts.
 
     >>> from PIL import Image
@@ -81,10 +83,11 @@ class Pipeline:
     ) -> None:
         check_form(form)
         self.form = form or recommended_form(encoder, bank)
-        self.bank = _bank(bank, encoder, self.form)
+        signature = encoder_signature(encoder)
+        self.bank = _bank(bank, encoder, signature, self.form)
         keyed = self.form.image_fit.init == "sample"  # starts are drawn by the content of an image
         self.decoder = Decoder(encoder, limits or ImageLimits(), keyed, decoders)
-        self.embedder = Embedder(encoder, BatchSizes(encoder, batch_size))
+        self.embedder = Embedder(encoder, BatchSizes(encoder, batch_size), signature)
         self.fits, self.streams = Fits(), 1
         self.verdict_at = checked_limits(verdict_at)
 
@@ -138,17 +141,21 @@ class Pipeline:
     @property
     def signature(self) -> str:
         """Everything that can change a score, as one line of `key:value` facts joined by bars."""
-        facts = {"enc": self.encoder.signature} | self.form.facts(None if self.bank is None else self.bank.name)
+        facts = {"enc": self.embedder.signature} | self.form.facts(None if self.bank is None else self.bank.name)
         settings = (f"{name}:{value}" for name, value in facts.items())
         return "|".join([self.form.name.lower(), *settings, f"v:{__version__}"])
 
     def manifest(self) -> dict[str, Any]:
-        """Return the facts of the signature as plain values, so that a run can report which of them changed."""
+        """Return the facts of the signature as plain values, so that a run can report which of them changed.
+
+        The hash of a user's encoder is computed again: it may have been trained since the pipeline was built.
+        """
+        self.embedder = replace(self.embedder, signature=encoder_signature(self.encoder))
         values = asdict(self.form)
         settings = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         bank = None if self.bank is None else self.bank.name
         limits = list(self.verdict_at)
-        return {"encoder": self.encoder.signature, "settings": settings, "bank": bank, "verdict_at": limits}
+        return {"encoder": self.embedder.signature, "settings": settings, "bank": bank, "verdict_at": limits}
 
     def decode(
         self,
@@ -332,7 +339,7 @@ def recommended_form(encoder: Encoder, bank: NamedBank | None = None) -> Form:
     return find_form(name, **settings)
 
 
-def _bank(bank: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | None:
+def _bank(bank: NamedBank | None, encoder: Encoder, signature: str, form: Form) -> NamedBank | None:
     """Return the bank passed, else the encoder's; None if the form needs none."""
     if not form.needs_bank:
         if bank is not None:
@@ -340,11 +347,11 @@ def _bank(bank: NamedBank | None, encoder: Encoder, form: Form) -> NamedBank | N
             raise ConfigError(f"a bank was passed, but these settings use none; {remedy}, or omit it")
         return None
     if bank is None and encoder.bank is not None:
-        bank = named(encoder.bank, encoder.signature)
+        bank = named(encoder.bank, signature)
     if bank is None:
         raise ConfigError(
             f"these settings need a bank, but encoder {encoder.name!r} has none; build one with: "
             "msdscore bank IMAGES --pairs ROWS.jsonl -o bank.safetensors and the --encoder and --form of this run"
         )
-    bank.require(encoder, form)
+    bank.require(signature, form)
     return bank

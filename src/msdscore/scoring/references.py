@@ -128,7 +128,7 @@ def _sentences(encoder: Encoder, texts: Embedded) -> Float[Array, "texts dim"]:
 
 def _background(embedder: Embedder) -> Background:
     """Return the background captions of an encoder, encoded once; threads that meet here first each encode them."""
-    key = embedder.encoder.signature, str(embedder.encoder.device)
+    key = embedder.signature, str(embedder.encoder.device)
     with _backgrounds_lock:
         background = _backgrounds.get(key)
     if background is None:

@@ -21,7 +21,7 @@ from msdscore.core.arrays import accumulation_dtype, astype, device_of, to_numpy
 from msdscore.core.embeddings import extents, take
 from msdscore.core.evidence import JUDGED, NEAREST, Bank, Familiarity, Match, Vocabulary, WordCalibration, WordKind
 from msdscore.core.mixture import Mixture, log_density_spread
-from msdscore.encoders.base import Encoder, TokenLayout
+from msdscore.encoders.base import Encoder, TokenLayout, encoder_signature
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Measurement, match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement
@@ -112,7 +112,7 @@ def calibrated_bank(
     if len(images) < LEAST:
         raise ConfigError(f"calibration needs at least {LEAST} captioned images, got {len(images)}")
     if isinstance(background, Bank):
-        base, plain = background, named(Bank(background.images, background.texts), encoder.signature)
+        base, plain = background, named(Bank(background.images, background.texts), encoder_signature(encoder))
     else:
         base, plain = None, build_bank(encoder, form, images[:background], batch_size=batch_size)
     # All words are measured first, so that their reliability can be estimated.
@@ -142,14 +142,14 @@ def calibrated_bank(
             words = word_calibration(*mentions.take(chosen[mentions.image] & mentions.whole)[:4], spread=spread)
         known = _of_lengths(words, mentions.take(chosen[mentions.image]), captions)
         judged = replace(bank, words=replace(words, lengths=fit_lengths(words, known, STEPS)))
-        scoring = Pipeline(encoder, form, bank=named(judged, encoder.signature), batch_size=batch_size)
+        scoring = Pipeline(encoder, form, bank=named(judged, encoder_signature(encoder)), batch_size=batch_size)
         return judged, _match_rows(scoring, embedded, rows)
 
     held_out = np.arange(len(images)) % _HELD_OUT == 0
     quality = _quality(*fit(~held_out), mentions, held_out)
     judged, (features, true, _) = fit(np.ones_like(held_out))
     match = Match((0.0, 0.0, 0.0, 0.0), match_settings(form), match_lengths(fit_logistic(features, true)))
-    return replace(named(replace(judged, match=match), encoder.signature), quality=quality)
+    return replace(named(replace(judged, match=match), encoder_signature(encoder)), quality=quality)
 
 
 def _whole_texts(captions: Sequence[Sequence[str]], similar: Sequence[Sequence[str]]) -> list[LabelledText]:

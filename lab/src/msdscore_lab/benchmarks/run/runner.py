@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from msdscore.encoders.base import encoder_signature
 from msdscore.encoders.registry import built_in_row
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.references import count_fact
@@ -187,8 +188,8 @@ def _record(pipeline: Pipeline) -> ScorerRecord:
     """Return the signatures of a scorer and its encoder."""
     published = ""
     with suppress(ConfigError):
-        published = published_encoder(pipeline.encoder).signature
-    return ScorerRecord(pipeline.signature, pipeline.encoder.signature, str(pipeline.encoder.device), published)
+        published = encoder_signature(published_encoder(pipeline.encoder))
+    return ScorerRecord(pipeline.signature, pipeline.embedder.signature, str(pipeline.encoder.device), published)
 
 
 def _digest(content: Any, size: int, **options: Any) -> str:
