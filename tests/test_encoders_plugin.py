@@ -13,7 +13,8 @@ from PIL import Image
 
 from msdscore import ConfigError, RunError, Scorer, UnknownNameError, load_encoder
 from msdscore.core.embeddings import unit
-from msdscore.encoders.base import TokenLayout, encoder_signature
+from msdscore.encoders.base import TokenLayout
+from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.testing import check_encoder, find_faults
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "encoder-plugin"

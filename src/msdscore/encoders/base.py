@@ -95,29 +95,6 @@ class Encoder(Protocol):
         """Tokens and pooled vectors; `layout` has one `TokenLayout` per item. No tokens yield an empty mask."""
 
 
-OURS = ("msdscore", "msdscore_torch")  # packages whose loaders put hashes of all weights into the signature
-LOADED_BY = "loaded_by"  # attribute of an encoder that another module made, possibly of a built-in class: its name
-
-
-def encoder_signature(encoder: Encoder) -> str:
-    """Return an encoder's signature; that of a user's encoder also has a hash of its code and weights, `own:1f0c9a2b`.
-
-    >>> from msdscore.encoders.registry import load_encoder
-    >>> encoder_signature(load_encoder("toy"))
-    'toy@1'
-    """
-    if package_of(type(encoder).__module__) in OURS and not hasattr(encoder, LOADED_BY):
-        return encoder.signature
-    from msdscore.encoders.fingerprint import fingerprint  # not needed by built-in encoders
-
-    return f"{encoder.signature},own:{fingerprint(encoder)}"
-
-
-def package_of(module: str) -> str:
-    """Return the package of a module."""
-    return module.partition(".")[0]
-
-
 def computes_in_half(encoder: Encoder) -> bool:
     """Whether an encoder computes in half precision on a GPU, whatever the dtype of its vectors.
 

@@ -32,9 +32,9 @@ from msdscore.encoders.base import (
     Sentences,
     TokenLayout,
     View,
-    encoder_signature,
     overflow,
 )
+from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.encoders.preprocessing import prepared_key, preprocessing_of
 from msdscore.errors import ConfigError, RunError
 from msdscore.version import __version__

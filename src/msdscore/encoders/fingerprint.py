@@ -7,10 +7,9 @@ hashed: they differ in the last bits between machines, and any rounding has edge
 
 import os
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from inspect import getsource
 from operator import itemgetter
@@ -20,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from msdscore.encoders.base import LOADED_BY, OURS, Encoder, package_of
+from msdscore.encoders.base import Encoder
 from msdscore.encoders.hashing import file_sha256
 
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+OURS = ("msdscore", "msdscore_torch")  # packages whose loaders put hashes of all weights into the signature
+LOADED_BY = "loaded_by"  # attribute of an encoder that another module made, possibly of a built-in class: its name
 _WEIGHTS = (
     ".bin", ".ckpt", ".engine", ".gguf", ".h5", ".json", ".model", ".msgpack", ".npy", ".npz", ".onnx", ".pickle",
     ".pkl", ".pt", ".pth", ".safetensors", ".tflite",
@@ -31,13 +31,19 @@ _WEIGHTS = (
 _LEAVES = (type, ModuleType, BuiltinFunctionType, str, bytes, int, float, complex, type(None))
 
 
-def fingerprint(encoder: Encoder) -> str:
-    """Return a hash of an encoder's code and weights, the same on every device and machine.
+def encoder_signature(encoder: Encoder) -> str:
+    """Return an encoder's signature; that of a user's encoder also has a hash of its code and weights, `own:1f0c9a2b`.
 
-    It covers the source of its modules outside of installed libraries, and what its attributes contain: arrays and
-    tensors, floats, and files of weights that they name.
+    The hash is the same on every device and machine. It covers the source of the encoder's modules outside of installed
+    libraries, and what its attributes contain: arrays and tensors, floats, and files of weights that they name.
+
+    >>> from msdscore.encoders.registry import load_encoder
+    >>> encoder_signature(load_encoder("toy"))
+    'toy@1'
     """
-    return _Fingerprint(encoder).hexdigest()
+    if _package(type(encoder).__module__) in OURS and not hasattr(encoder, LOADED_BY):
+        return encoder.signature
+    return f"{encoder.signature},own:{_Fingerprint(encoder).hexdigest()}"
 
 
 class _Fingerprint:
@@ -48,7 +54,7 @@ class _Fingerprint:
         self._seen: dict[int, Any] = {}  # the objects themselves: an id may be used again after its object is gone
         loaded_by = getattr(encoder, LOADED_BY, None)
         names = [name for name in (type(encoder).__module__, loaded_by) if name]
-        self._packages = {package_of(name) for name in names}  # installed packages too
+        self._packages = {_package(name) for name in names}  # installed packages too
         bases = [kind.__module__ for kind in type(encoder).__mro__]
         self._modules = {name for name in (*names, *bases) if self._is_own(name)}
         self._classes = [kind for kind in type(encoder).__mro__ if kind.__module__ == "__main__"]
@@ -87,9 +93,9 @@ class _Fingerprint:
     def _is_own(self, name: str) -> bool:
         """Whether a module belongs to the user: of the encoder's package, or outside of installed libraries."""
         file = getattr(sys.modules.get(name), "__file__", None) or ""
-        if name == "__main__" or package_of(name) in OURS or not (file.endswith(".py") and os.path.isfile(file)):  # noqa: PTH113
+        if name == "__main__" or _package(name) in OURS or not (file.endswith(".py") and os.path.isfile(file)):  # noqa: PTH113
             return False
-        return package_of(name) in self._packages or not file.startswith(_LIBRARIES)
+        return _package(name) in self._packages or not file.startswith(_libraries())
 
     def _is_weights(self, value: Any) -> bool:
         """Whether a global variable of a module may contain weights."""
@@ -132,7 +138,7 @@ class _Fingerprint:
         items = value.items() if isinstance(value, dict) else ()
         parts = sorted(((str(key), part) for key, part in items), key=itemgetter(0))
         kind = type(value)
-        if package_of(kind.__module__) in sys.stdlib_module_names:  # locks, loggers, pools of threads
+        if _package(kind.__module__) in sys.stdlib_module_names:  # locks, loggers, pools of threads
             return parts
         if self._is_own(kind.__module__):
             self._modules.add(kind.__module__)
@@ -173,3 +179,15 @@ def _array(value: Any) -> "np.ndarray[Any, Any] | None":
     if hasattr(type(value), "__array__") or type(value).__module__ == "array":
         return np.asarray(value)
     return None
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    """Return the folders of installed libraries."""
+    import sysconfig
+
+    return tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

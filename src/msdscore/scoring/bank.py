@@ -21,9 +21,9 @@ from msdscore.encoders.base import (
     Encoder,
     encode_by_length,
     encode_in_batches,
-    encoder_signature,
     prepare_and_encode,
 )
+from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.io.files import pixel_key, text_key

@@ -33,10 +33,10 @@ from msdscore.encoders.base import (
     Encoder,
     TokenLayout,
     computes_in_half,
-    encoder_signature,
     is_cache,
     overflow,
 )
+from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Measurement, Sides
 from msdscore.forms.registry import check_form, find_form, form_of_bank

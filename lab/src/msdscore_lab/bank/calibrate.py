@@ -21,7 +21,8 @@ from msdscore.core.arrays import accumulation_dtype, astype, device_of, to_numpy
 from msdscore.core.embeddings import extents, take
 from msdscore.core.evidence import JUDGED, NEAREST, Bank, Familiarity, Match, Vocabulary, WordCalibration, WordKind
 from msdscore.core.mixture import Mixture, log_density_spread
-from msdscore.encoders.base import Encoder, TokenLayout, encoder_signature
+from msdscore.encoders.base import Encoder, TokenLayout
+from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Measurement, match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement

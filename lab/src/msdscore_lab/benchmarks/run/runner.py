@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.encoders.base import encoder_signature
+from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.encoders.registry import built_in_row
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.references import count_fact
