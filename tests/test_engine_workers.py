@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 from command_line import invoke, msdscore
 from msdscore import threads
@@ -257,6 +258,18 @@ def test_part_option_and_shared_cache(tmp_path):
     again = invoke(*command, "--set", "kappa=30.0", "--overwrite", "--json")
     assert json.loads(again.stdout)["cache"] == {"images": 15, "images_made": 0, "texts": 15, "texts_made": 0}
     assert "15 of 15 images (100.0 %)" in again.stderr
+
+
+def test_several_files_of_rows_hint_at_a_cache(tmp_path):
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text('{"image": "red.png", "caption": "a red square"}\n')
+    files = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
+    command = ["score", *files, "-e", "toy", "--workers", "1", "-o", str(tmp_path / "scores")]
+    assert "--cache DIR encodes each image once" in invoke(*command).stderr
+    again = invoke(*command, "--cache", str(tmp_path / "cache"), "--overwrite")
+    assert "--cache DIR" not in again.stderr
+    assert "1 of 2 images (50.0 %)" in again.stderr
 
 
 def test_a_folder_may_have_a_dot_in_its_name(tmp_path):

@@ -28,6 +28,7 @@ SHARDS = "Shards, into a folder"
 _STOPPED = "stopped; finished shards are saved, and the same command resumes with the others"
 _STOPPED_READING = "stopped while the rows were read; nothing was written"
 _FIRST = 1000  # rows of which one must have references, if a file of them is passed
+_ROWS = frozenset((".jsonl", ".json", ".csv", ".tsv"))  # suffixes of files that name their images
 _WORST = 3  # least supported words per caption of a shard
 _SHOWN = 5  # failed shards that are printed
 
@@ -346,6 +347,8 @@ def score_shards(
                     show(len(run.results), len(jobs), f"{run.rate:.1f} rows per second")
         finally:
             record = run.finish()  # also of a run that is stopped
+    if spec.cache is None and sum(Path(job.source).suffix in _ROWS for job in jobs) > 1:
+        tell("if these files have the same images, --cache DIR encodes each image once")
     return print_shards(spec, run.results, folder, record, as_json=target.json)
 
 
