@@ -1,28 +1,31 @@
-"""Figures that the pages state about verdicts, short captions, persons, doubtful words and unfamiliar images.
+"""Figures that the pages state about verdicts, near-misses, words, persons, unfamiliar images and re-encoding.
 
-python perf/claims.py DATA [SECTION …] [--limit IMAGES]
+python perf/claims.py DATA [SECTION …] [--limit IMAGES] [-o CLAIMS.json]
 
-DATA has the development halves as NAME.jsonl with images in NAME.images.parquet. All sections by default: verdicts,
-nouns, words, persons, levels, invented, familiarity, encodings.
+DATA has the development halves as NAME.jsonl, and images in NAME.images.parquet. All sections by default. `near_misses`
+computes the tables of the README, of docs/trust.md and of the page's *Limits*: what is said about true captions, about
+the same captions with one thing changed, and about captions of other images. `-o` writes them as JSON; those of `mini`
+are weights/src/msdscore_mini/claims.json, which the service and the tests read.
 """
 
 import argparse
 import io
 import json
 from collections import Counter
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 from PIL import Image
 
 from msdscore import Scorer
-from msdscore.core.evidence import LENGTHS, VERDICTS, ZERO, length_class
-from msdscore.explain.look import EVEN
-from msdscore.io.images import open_image
-from msdscore.rows.rules import ImageFinder
+from msdscore.core.evidence import LENGTHS, TYPICAL, VERDICTS, ZERO, length_class
+from msdscore.forms.base import EVEN, LIKELY_WRONG, finding
+from msdscore.scoring.results import numbers
+from msdscore.scoring.rows import scores_of
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, each_word, stem
 from msdscore_lab.bank.calibrate import share_above
@@ -39,19 +42,30 @@ ocean bridge fence camera hat jacket fountain swing slide stick toy flower fores
 hill cliff waterfall wave sky boat window door people
 """
 PLAIN = frozenset(["water", "snow", "grass", "sand", "mud", "people"])  # without "a"
+CHANGES = {  # subsets of SugarCrepe
+    "replace_obj": "an object replaced",
+    "add_obj": "an object added",
+    "replace_att": "an attribute replaced",
+    "add_att": "an attribute added",
+    "replace_rel": "a relation replaced",
+    "swap_obj": "objects swapped",
+    "swap_att": "attributes swapped",
+}
+SHADES = ("likely wrong", "check", "no mark", "supported", "not judged")
 
 
 class Half:
     """A development half with its images."""
 
     def __init__(self, scorer, folder, name, limit=None):
-        path = folder / f"{name}.jsonl"
-        self.rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        self.name, self._scorer, self._finder = name, scorer, ImageFinder(path, None)
+        self.rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        self.name, self._scorer = name, scorer
         chosen = list(dict.fromkeys(row["image"] for row in self.rows))
         self.images = chosen[:: max(1, len(chosen) // limit)][:limit] if limit else chosen
         known = frozenset(self.images)
         self.rows = [row for row in self.rows if row["image"] in known]
+        files = (pq.read_table(path).to_pylist() for path in sorted(folder.glob(f"{name}.images*.parquet")))
+        self._stored = {row["file_name"]: row["image"]["bytes"] for rows in files for row in rows}
 
     @property
     def least_familiar(self):
@@ -59,12 +73,16 @@ class Half:
         known = self._scorer.pipeline.bank.bank.familiarity
         return -1.0 if known is None else known.limit
 
+    def kind_of(self, base):
+        """The index of the kind of a word by its stem."""
+        return self._scorer.pipeline.bank.bank.words.kind_of(base)
+
     def image(self, name):
         """Return the image of a name."""
-        return open_image(self._finder.find(name, "image"))
+        return Image.open(io.BytesIO(self._stored[name]))
 
     def measure(self, items, change=None):
-        """Return numbers and judged words for every (image, text, …); `change` is applied to the images."""
+        """Return the caption judged by its image for every (image, text, …); `change` is applied to the images."""
         pipeline, results, of_image = self._scorer.pipeline, [None] * len(items), {}
         for number, item in enumerate(items):
             of_image.setdefault(item[0], []).append(number)
@@ -73,33 +91,100 @@ class Half:
             batch = names[start : start + BATCH]
             pictures = [change(self.image(name)) if change else self.image(name) for name in batch]
             images = pipeline.embed_images(pipeline.decode(pictures)).require()
-            numbers = [number for name in batch for number in of_image[name]]
-            texts = pipeline.embed_texts([items[number][1] for number in numbers])
-            read = [row for row in range(len(numbers)) if row not in texts.errors]
-            owner = [batch.index(items[numbers[row]][0]) for row in read]
+            chosen = [number for name in batch for number in of_image[name]]
+            texts = pipeline.embed_texts([items[number][1] for number in chosen])
+            read = [row for row in range(len(chosen)) if row not in texts.errors]
+            owner = [batch.index(items[chosen[row]][0]) for row in read]
             measured = pipeline.measure(images, texts, owner, read)
-            columns = pipeline.form.numbers(measured)
+            captions = [items[chosen[row]][1] for row in read]
+            rows = numbers(measured, pipeline.form)
+            scores = scores_of(captions, rows, list(range(len(read))), pipeline.form, pipeline.signature)
             for pair, row in enumerate(read):
-                results[numbers[row]] = result(measured.terms, columns, pair)
+                results[chosen[row]] = Judged(scores[pair], pipeline.form.units(measured, pair))
         return results
 
 
-def result(terms, columns, pair):
-    """Return the numbers of a pair, its length, and (stem, p-value, probability, kind) of the words that are shown."""
-    hidden, judged = terms.unshown(pair), terms.judged[pair]
-    rows = zip(judged, *terms.findings[pair], terms.kinds[pair].tolist(), strict=False)
-    words = [
-        SimpleNamespace(stem=terms.spoken[pair][place].stem, p=p, true=true, kind=kind)
-        for place, p, true, kind in rows
-        if place not in hidden
-    ]
-    numbers = {name: float(values[pair]) for name, values in columns.items()}
-    return SimpleNamespace(words=words, length=length_class(int(terms.counts[pair])), **numbers)
+class Judged:
+    """A score with the content words of its caption, those that have a p-value, and the class of its length."""
+
+    def __init__(self, score, units):
+        self.score, self.content = score, [unit for unit in units if unit.content]
+        self.words = [unit for unit in self.content if unit.p_value is not None]
+        self.length = length_class(len({stem(unit.text.casefold()) for unit in self.content}))
+
+    def __getattr__(self, name):
+        return getattr(self.score, name)
+
+
+def shade(unit):
+    """Return what the page shows about a content word."""
+    if unit.p_value is None:
+        return "not judged"
+    found = finding(unit.text, unit.p_value, unit.probability)
+    return found or ("no mark" if unit.p_value < TYPICAL else "supported")
 
 
 def share(values, at_least):
     """Return the percentage of values that are at least a bound."""
     return f"{100 * np.mean(np.array(values) >= at_least):.1f}" if len(values) else "-"
+
+
+def shares(values, names):
+    """Return the percentage of each name among the values."""
+    counts = Counter(values)
+    return {name: round(100 * counts[name] / len(values), 1) for name in names} if values else {}
+
+
+def near_misses(half):
+    """Print and return the verdicts of true, changed and other captions, and the shades of true and changed words."""
+    pairs, rated = half("dev_sugarcrepe"), half("dev_flickr8k_expert")
+    items = [(row["image"], row[text]) for row in pairs.rows for text in ("caption", "negative_caption")]
+    found = pairs.measure(items)
+    true, changed, subsets = found[::2], found[1::2], [row["subset"] for row in pairs.rows]
+    unrelated = [(row["image"], row["caption"]) for row in rated.rows if max(row["expert"]) == 1]
+    once = {(row["image"], row["caption"]): own for row, own in zip(pairs.rows, true, strict=True)}
+    captions = [_verdicts("true captions", list(once.values())), _verdicts("the same with one thing changed", changed)]
+    for subset, name in CHANGES.items():
+        both = [(one, two) for one, two, kind in zip(true, changed, subsets, strict=True) if kind == subset]
+        higher = [one.match > two.match for one, two in both]
+        captions.append(_verdicts(name, [two for _, two in both]) | {"true one higher": float(share(higher, 1))})
+    captions.append(_verdicts("captions of other images", rated.measure(unrelated)))
+
+    shades = {"every other word": []}
+    for one, two, subset in zip(true, changed, subsets, strict=True):
+        kind = {"obj": "object", "att": "attribute", "rel": "relation"}[subset[-3:]]
+        stems = [{stem(unit.text.casefold()) for unit in own.content} for own in (one, two)]
+        for own, others, said in ((one, stems[1], "true"), (two, stems[0], "changed")):
+            for unit in own.content:
+                exchanged = stem(unit.text.casefold()) not in others
+                name = f"{said} {kind}" if exchanged else "every other word"
+                shades.setdefault(name, []).append(unit)
+    order = [*(f"{said} {kind}" for kind in ("object", "attribute", "relation") for said in ("true", "changed"))]
+    words = [
+        {"name": name, "n": len(shades[name])} | shares([shade(unit) for unit in shades[name]], SHADES)
+        for name in (*order, "every other word")
+        if name in shades
+    ]
+    columns = ("name", "n", *reversed(VERDICTS), "no verdict", "true one higher")
+    for names, rows in ((columns, captions), (("name", "n", *SHADES), words)):
+        print("|", " | ".join(names), "|\n|" + "---|" * len(names))
+        for row in rows:
+            print("|", " | ".join(str(row.get(name, "")) for name in names), "|", flush=True)
+    is_false = {name: name.startswith("changed") for name in shades}
+    for least in (0.5, 0.6, 0.7, 0.8, 0.9):
+        blue = [is_false[name] for name, units in shades.items() for unit in units if (unit.p_value or 0) >= least]
+        exchanged = [
+            is_false[name] for name, units in shades.items() for unit in units
+            if "every" not in name and (unit.p_value or 0) >= least
+        ]  # fmt: skip
+        print(f"p >= {least}: changed among all words {share(blue, 1)} %, among exchanged ones {share(exchanged, 1)} %")
+    return {"captions": captions, "words": words}
+
+
+def _verdicts(name, found):
+    """Return the share of each verdict among captions."""
+    said = [own.verdict or "no verdict" for own in found]
+    return {"name": name, "n": len(found)} | shares(said, (*reversed(VERDICTS), "no verdict"))
 
 
 def verdicts(half):
@@ -158,11 +243,11 @@ def nouns(half, folder):
             if true == wanted and ("," not in name or person == ("persons" in name))
         ]  # fmt: skip
         matches, words = [own.match for own in chosen], [own.words[0] for own in chosen if own.words]
-        orange = [word.p < ZERO for word in words]
-        wrong = [word.p < ZERO and word.true < EVEN and word.stem not in PERSONS for word in words]
+        orange = [word.p_value < ZERO for word in words]
+        wrong = [shade(word) == LIKELY_WRONG for word in words]
         print(
             name, "|", len(chosen), "|", share(matches, 0.3), "|", share(matches, 0.5), "|", share(orange, 1), "|",
-            share(wrong, 1), "|", share([word.true for word in words], EVEN), flush=True,
+            share(wrong, 1), "|", share([word.probability for word in words], EVEN), flush=True,
         )  # fmt: skip
     for name in ("match", "msd", "similarity"):
         sides = (
@@ -190,11 +275,12 @@ def words(half, name="val_flickr8k"):
     below = {}
     for own, (name, _, whole) in zip(people.measure(items), items, strict=True):
         for word in own.words if own else ():
-            person = word.stem in PERSONS
-            if (persons[name] if person else said[name][word.stem]) >= 2:
-                for kind in ("persons" if person else word.kind, "all"):
+            base = stem(word.text.casefold())
+            person = base in PERSONS
+            if (persons[name] if person else said[name][base]) >= 2:
+                for kind in ("persons" if person else people.kind_of(base), "all"):
                     for length in (own.length, "all"):
-                        below.setdefault((whole, kind, length), []).append(word.p < ZERO)
+                        below.setdefault((whole, kind, length), []).append(word.p_value < ZERO)
     print(f"words of {people.name} below {ZERO}: kind |", " | ".join(map(str, (*LENGTHS, "all"))))
     for whole in ("captions", "parts"):
         for kind in (0, 1, 2, "persons", "all"):
@@ -221,7 +307,7 @@ def persons(half):
         alone, inside = (
             [found[start].msd > found[start + 1].msd for start in range(at, len(found), 4)] for at in (0, 2)
         )
-        orange = ([own.words[0].p < ZERO for own in found[at::4] if own.words] for at in (0, 1))
+        orange = ([own.words[0].p_value < ZERO for own in found[at::4] if own.words] for at in (0, 1))
         print(
             first,
             second,
@@ -243,18 +329,22 @@ def levels(half):
     rows = [row for row in pairs.rows if row["subset"] in ("replace_obj", "replace_att")]
     items = [(row["image"], row[text]) for row in rows for text in ("caption", "negative_caption")]
     found = pairs.measure(items)
-    poor = VERDICTS[1][0]
     print(f"levels, {len(rows)} pairs | true captions | false captions")
     for level in LEVELS:
         for name, rule in {
-            "p below": lambda own, word: True,
-            "likely wrong": lambda own, word: word.true < EVEN and word.stem not in PERSONS,
-            "likely wrong, match poor": lambda own, word: (
-                word.true < EVEN and word.stem not in PERSONS and own.match < poor
+            "p below": lambda own, word, level: word.p_value < level,
+            "likely wrong": is_likely_wrong,
+            "likely wrong, off topic": lambda own, word, level: (
+                own.verdict == VERDICTS[0] and is_likely_wrong(own, word, level)
             ),
         }.items():
-            flags = [any(word.p < level and rule(own, word) for word in own.words) for own in found]
+            flags = [any(rule(own, word, level) for word in own.words) for own in found]
             print(name, level, "|", share(flags[::2], 1), "|", share(flags[1::2], 1), flush=True)
+
+
+def is_likely_wrong(own, word, level):
+    """Whether a word is called likely wrong if `level` is the p-value below which there is doubt."""
+    return finding(word.text, word.p_value, word.probability, level) == LIKELY_WRONG
 
 
 def invented(half):
@@ -295,11 +385,7 @@ def encodings(half):
     for name, change in (changes | {"90 % size": partial(resized, scale=0.9)}).items():
         after = people.measure(items, change)
         moved = np.array([abs(one.match - two.match) for one, two in zip(before, after, strict=True)])
-        bounds = [bound for bound, _ in VERDICTS[:-1]]
-        other = [
-            any((round(one.match, 2) >= bound) != (round(two.match, 2) >= bound) for bound in bounds)
-            for one, two in zip(before, after, strict=True)
-        ]
+        other = [one.verdict != two.verdict for one, two in zip(before, after, strict=True)]
         middle, high = np.quantile(moved, (0.5, 0.9))
         print(name, "|", f"{middle:.3f} | {high:.3f} | {moved.max():.3f} |", share(other, 1), flush=True)
 
@@ -317,20 +403,31 @@ def resized(image, scale):
 
 
 def main():
-    """Read the arguments and print the sections."""
+    """Read the arguments, print the sections, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sections = (verdicts, nouns, words, persons, levels, invented, familiarity, encodings)
+    sections = (near_misses, verdicts, nouns, words, persons, levels, invented, familiarity, encodings)
     known = {section.__name__: section for section in sections}
     parser.add_argument("data", type=Path)
     parser.add_argument("sections", nargs="*", metavar="SECTION", choices=[*known, []])
     parser.add_argument("--limit", type=int, help="number of images per half")
+    parser.add_argument("--encoder", default="mini")
     parser.add_argument("--bank", type=Path)
+    parser.add_argument("-o", "--output", type=Path, help="file for the tables of near_misses")
     given = parser.parse_args()
-    scorer = Scorer(bank=given.bank)
+    scorer = Scorer(given.encoder, bank=given.bank)
     print(scorer.signature)
     half = partial(Half, scorer, given.data, limit=given.limit)
     for name in given.sections or known:
-        known[name](half, given.data) if name == "nouns" else known[name](half)
+        tables = known[name](half, given.data) if name == "nouns" else known[name](half)
+        if name == "near_misses" and given.output is not None:
+            limit = f" --limit {given.limit}" if given.limit else ""
+            facts = {
+                "signature": scorer.signature,
+                "command": f"python perf/claims.py DATA near_misses{limit} -o CLAIMS.json",
+                "date": datetime.now(UTC).date().isoformat(),
+            }
+            text = json.dumps(facts | tables, indent=1, ensure_ascii=False)
+            given.output.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
