@@ -129,8 +129,8 @@ def explain(data: Data) -> None:
     data.scorer.explain(data.paths[0], data.captions[0], data.captions[1:4]).save(data.folder / "explanation.html")
 
 
-def explain_many(data: Data) -> None:
-    data.scorer.explain_many(data.paths[0], data.captions[:4])
+def explain_several(data: Data) -> None:
+    data.scorer.explain(data.paths[0], data.captions[:4])
 
 
 def explain_batch(data: Data) -> None:
@@ -272,7 +272,8 @@ def service(data: Data) -> None:
 
 CASES: tuple[Case, ...] = (
     score, rank, rank_images, compare, batch, table, stream, abandoned_stream, measure, references, many_threads,
-    explain, explain_many, explain_batch, file, reward, torchmetrics, cache, own_encoder, command, shards, service, ray,
+    explain, explain_several, explain_batch,
+    file, reward, torchmetrics, cache, own_encoder, command, shards, service, ray,
 )  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def test_vectors_of_different_tokens_and_patches_differ(seen, read):
 def test_score_rank_and_explain_work_for_every_family(encoder, images):
     scorer = Scorer(encoder)
     ranked = scorer.rank(images[1], TEXTS[:2])
-    whys = scorer.explain_many(images[1], TEXTS[:2])
+    whys = scorer.explain(images[1], TEXTS[:2])
     assert [why.score.msd for why in whys] == [score.msd for score in ranked]
     assert all(np.isfinite(score.msd) for score in ranked)
     assert encoder.signature in scorer.signature

@@ -20,7 +20,7 @@ from PIL import Image
 from counting import CountingEncoder
 from msdscore import Paper, Scorer
 from msdscore.errors import ConfigError, RunError
-from msdscore.forms.columns import names as column_names
+from msdscore.forms.columns import added
 from msdscore.io.files import content_stamp, file_stamp
 from msdscore.io.tables import write_table
 from msdscore.rows.files import Row, open_rows
@@ -31,7 +31,7 @@ from msdscore.run.rows import RunOptions, score_rows
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import write_tar
 
-COLUMNS = column_names("shared", "paper")
+COLUMNS = added(Paper)
 
 COLOURS = ["red", "green", "blue", "white", "black"]
 

@@ -21,7 +21,8 @@ import pytest
 
 from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
-from msdscore.forms.columns import names as column_names
+from msdscore.forms.columns import added
+from msdscore.forms.paper import Paper
 from msdscore.io import stores
 from msdscore.io.files import base_name
 from msdscore.io.runs import take_folder
@@ -37,7 +38,7 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.scores import open_scores
 from tar_shards import COLOURS, add, jpeg, uid, write_tar
 
-COLUMNS = column_names("shared", "paper")
+COLUMNS = added(Paper)
 
 TOY, TOY_OF_TWO = ScorerSpec(encoder="toy"), ScorerSpec(encoder="toy", batch_size=2)
 

@@ -69,7 +69,7 @@ def toy():
 @pytest.fixture(scope="module")
 def explained(toy):
     captions = ["a red square", "blue paint on a red wall, no green", "red and red again"]
-    return toy.explain_many(Image.new("RGB", (64, 48), "red"), captions)
+    return toy.explain(Image.new("RGB", (64, 48), "red"), captions)
 
 
 @cache
@@ -84,7 +84,7 @@ def photographs():
     pytest.importorskip("msdscore_mini", reason="needs the weights of mini")
     scorer, cup = Scorer(), Image.fromarray(data.coffee())
     captions = ["a cup of coffee with a spoon on a wooden table", "a cup of coffee and a pizza next to a laptop"]
-    return scorer.explain_many(cup, captions), scorer.explain(Image.fromarray(data.chelsea()), "a man surfs a wave")
+    return scorer.explain(cup, captions), scorer.explain(Image.fromarray(data.chelsea()), "a man surfs a wave")
 
 
 def test_orange_words_lower_the_score_and_blue_ones_raise_it(explained):
@@ -112,7 +112,7 @@ def test_colours_match_the_sign_of_terms_on_300_captions():
     items = [
         item
         for row in rows
-        for item in scorer.explain_many(data_of(images[row["image"]]), [row["caption"], row["negative_caption"]])
+        for item in scorer.explain(data_of(images[row["image"]]), [row["caption"], row["negative_caption"]])
     ]
     assert len(items) == 300
     assert_colours_match_terms(items)
@@ -275,7 +275,7 @@ def test_a_caption_that_names_a_person_misses_no_other(monkeypatch):
     monkeypatch.setattr(vocabulary, "LIKELY", 0.05)
     monkeypatch.setattr(vocabulary, "MISSING", 40)
     photograph = Image.fromarray(pytest.importorskip("skimage.data").astronaut())
-    named, unnamed = Scorer().explain_many(photograph, ["a girl", "a flag"])
+    named, unnamed = Scorer().explain(photograph, ["a girl", "a flag"])
     persons = [{word.word for word in item.missing if stem(word.word) in PERSONS} for item in (named, unnamed)]
     assert persons[0] == set()
     assert persons[1]

@@ -33,7 +33,7 @@ SLACK = 0.01  # glyphs of neighbours may touch
 
 @pytest.fixture(scope="module")
 def explained():
-    return Scorer("toy").explain_many(two_coloured("green", "red"), [SHORT, LONG, "a dog"])
+    return Scorer("toy").explain(two_coloured("green", "red"), [SHORT, LONG, "a dog"])
 
 
 def explain(caption, size=(48, 32)):

@@ -26,7 +26,7 @@ HOSTILE = "</script><script>alert(1)</script> <img src=x onerror=alert(1)> \"'& 
 
 @pytest.fixture(scope="module")
 def explained():
-    return Scorer("toy").explain_many(two_coloured("green", "red"), ["green on the left", HOSTILE])
+    return Scorer("toy").explain(two_coloured("green", "red"), ["green on the left", HOSTILE])
 
 
 @pytest.mark.parametrize(

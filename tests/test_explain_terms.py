@@ -16,9 +16,9 @@ from msdscore import Scorer
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import ConfigError, UnknownNameError
-from msdscore.explain import maps
+from msdscore.explain import projections
 from msdscore.explain.explanation import Explanation
-from msdscore.explain.maps import terms_of
+from msdscore.explain.projections import terms_of
 from msdscore_lab.studies.faithfulness import PROJECTIONS
 from tiny_clip import make_tiny_clip
 
@@ -74,7 +74,7 @@ def test_an_explanation_has_its_caption(scorer):
 
 def test_several_captions_share_one_candidate_set(scorer):
     image, captions = two_coloured("green", "red"), ["green and red", "blue and red", "purple"]
-    contrast = scorer.explain_many(image, captions)
+    contrast = scorer.explain(image, captions)
     assert [item.score for item in contrast] == list(scorer.rank(image, captions))
     for item in contrast:
         assert_adds_up(item)
@@ -112,9 +112,12 @@ def test_words_without_tokens_have_no_term_and_no_map(scorer):
         item.leaning(comma)
 
 
-def test_single_string_is_not_a_list_of_captions(scorer):
-    with pytest.raises(ConfigError, match="at least one caption"):
-        scorer.explain_many(two_coloured("green", "red"), "green")
+def test_one_caption_has_one_explanation_and_a_list_has_several(scorer):
+    image = two_coloured("green", "red")
+    assert scorer.explain(image, "green").caption == "green"
+    assert [item.caption for item in scorer.explain(image, ("green", "a red wall"))] == ["green", "a red wall"]
+    with pytest.raises(ConfigError, match="at least one"):
+        scorer.explain(image, [])
 
 
 def test_calibrated_terms_add_up_to_the_score(scorer):
@@ -136,7 +139,7 @@ def layout(grid, boxes, size):
 def test_pixels_follow_the_boxes_of_a_cropped_view():
     # Two cells over the middle of an 8 x 4 image: the outer columns were cropped.
     cropped = layout((1, 2), [[2, 0, 4, 4], [4, 0, 6, 4]], (8, 4))
-    seen = maps.pixels(np.array([0.0, 1.0]), cropped)
+    seen = projections.pixels(np.array([0.0, 1.0]), cropped)
     assert seen.shape == (4, 8)
     assert np.isnan(seen[:, [0, 1, 6, 7]]).all()
     np.testing.assert_allclose(seen[0, 2:6], [0.0, 0.25, 0.75, 1.0])
@@ -144,13 +147,13 @@ def test_pixels_follow_the_boxes_of_a_cropped_view():
 
 def test_cells_of_padding_are_not_shown():
     padded = layout((2, 1), [[0, 0, 4, 0], [0, 0, 4, 4]], (4, 4))
-    np.testing.assert_allclose(maps.pixels(np.array([9.0, 1.0]), padded), np.ones((4, 4)))
+    np.testing.assert_allclose(projections.pixels(np.array([9.0, 1.0]), padded), np.ones((4, 4)))
 
 
 def test_pixels_at_another_size_are_the_same_map():
     cells = layout((2, 2), [[0, 0, 4, 4], [4, 0, 8, 4], [0, 4, 4, 8], [4, 4, 8, 8]], (8, 8))
     values = np.array([0.0, 1.0, 2.0, 3.0])
-    small, large = maps.pixels(values, cells, (4, 4)), maps.pixels(values, cells)
+    small, large = projections.pixels(values, cells, (4, 4)), projections.pixels(values, cells)
     np.testing.assert_allclose(small.mean(), large.mean())
     np.testing.assert_allclose(large[0, 0], 0.0)
     np.testing.assert_allclose(large[-1, -1], 3.0)
@@ -163,7 +166,7 @@ def test_removals_equal_the_derivative_by_the_weight_of_a_patch():
     mixture = fit(points[None], mask, keys, FitSettings(components=3, kappa=5.0, iterations=200))
     means, log_weights = mixture.means[0].numpy(), mixture.log_weights[0].numpy()
     x, y = points.numpy(), tokens.numpy()
-    shares = maps.responsibilities(x, means, 5.0, log_weights)
+    shares = projections.responsibilities(x, means, 5.0, log_weights)
 
     def log_density(weights):  # with fixed responsibilities and lower patch weights
         mass = (weights[:, None] * shares).sum(axis=0)
@@ -173,7 +176,7 @@ def test_removals_equal_the_derivative_by_the_weight_of_a_patch():
 
     step = 1e-6
     slopes = [(log_density(np.ones(9) - step * np.eye(9)[i]) - log_density(np.ones(9))) / step for i in range(9)]
-    changes = maps.removals(x, y, means, log_weights, 5.0)
+    changes = projections.removals(x, y, means, log_weights, 5.0)
     np.testing.assert_allclose(changes, np.array(slopes).T, atol=1e-4)
 
 
@@ -184,7 +187,7 @@ def test_influence_predicts_the_effect_of_dropping_a_patch(scorer):
     images = pipeline.embed_images(pipeline.decode([two_coloured("green", "red")]))
     texts = pipeline.embed_texts(["green and blue in the middle"])
     measured = pipeline.measure(images, texts, [0], [0])
-    expected = maps.influence(terms_of(exact.form, images, texts, measured)[0])[0]
+    expected = projections.influence(terms_of(exact.form, images, texts, measured)[0])[0]
     rises = []
     for patch in range(36):
         mask = images.batch.mask.copy()
@@ -200,7 +203,7 @@ def test_kernel_equals_the_derivative_if_every_patch_is_a_component():
     points, tokens = (rng.normal(size=(n, 3)) for n in (9, 4))
     kernel = np.exp(2.0 * tokens @ points.T)
     spread = kernel / kernel.sum(axis=1, keepdims=True)
-    terms = maps.MapTerms(np.zeros(9), np.zeros(4), spread, np.zeros((4, 9)), 0.0, np.full(4, 0.25))
+    terms = projections.MapTerms(np.zeros(9), np.zeros(4), spread, np.zeros((4, 9)), 0.0, np.full(4, 0.25))
 
     def divergence(weights):
         return -np.log(kernel @ weights / weights.sum()).mean()
@@ -212,15 +215,17 @@ def test_kernel_equals_the_derivative_if_every_patch_is_a_component():
 
 def test_influence_on_coverage_equals_leave_one_out():
     ratios = np.array([1.0, 2.0, 6.0])
-    terms = maps.MapTerms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), 1.0, np.ones(1))
+    terms = projections.MapTerms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), 1.0, np.ones(1))
     left_out = [np.delete(ratios, index).mean() - ratios.mean() for index in range(3)]
-    np.testing.assert_allclose(maps.influence(terms)[0], left_out, atol=1e-12)
+    np.testing.assert_allclose(projections.influence(terms)[0], left_out, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", PROJECTIONS)
 def test_projections_have_one_value_per_patch(name):
     spread = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]])
-    terms = maps.MapTerms(np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5, np.full(2, 0.5))
+    terms = projections.MapTerms(
+        np.array([0.1, 0.3, -0.2]), np.array([0.5, -0.4]), spread, -spread, 0.5, np.full(2, 0.5)
+    )
     support, penalty = PROJECTIONS[name](terms)
     assert support.shape == penalty.shape == (3,)
     assert np.argmax(support) == 2
@@ -228,7 +233,7 @@ def test_projections_have_one_value_per_patch(name):
 
 def test_unknown_projection_gets_a_suggestion():
     with pytest.raises(UnknownNameError, match="'influense'.*'influence'"):
-        maps.check_projection("influense")
+        projections.check_projection("influense")
 
 
 def test_json_contains_all_values(scorer):
@@ -277,12 +282,12 @@ def test_masked_patches_keep_their_position(tmp_path):
 def test_region_is_smooth_prefers_the_centre_and_keeps_the_sum():
     values = np.zeros(49)
     values[[0, 24]] = 1.0  # a corner and the centre
-    shown = maps.region(values, (7, 7), np.ones(49, dtype=bool)).reshape(7, 7)
+    shown = projections.region(values, (7, 7), np.ones(49, dtype=bool)).reshape(7, 7)
     assert shown.sum() == pytest.approx(2.0)
     assert shown.argmax() == 24
     assert shown[3, 2] > shown[0, 0] > 0
     hidden = np.ones(49, dtype=bool)
     hidden[:7] = False
-    masked = maps.region(values, (7, 7), hidden).reshape(7, 7)
+    masked = projections.region(values, (7, 7), hidden).reshape(7, 7)
     assert (masked[0] == 0).all()
     assert masked.sum() == pytest.approx(2.0)

@@ -36,7 +36,7 @@ def scorer():
 
 @pytest.mark.parametrize(("photograph", "true", "false", "changed"), SMALL)
 def test_changed_word_is_detected_and_lowers_the_score(scorer, photograph, true, false, changed):
-    right, wrong = scorer.explain_many(photograph(), [true, false])
+    right, wrong = scorer.explain(photograph(), [true, false])
     assert right.score.msd > wrong.score.msd
     assert right.score.match > wrong.score.match
     assert wrong.ranked[0].text == changed

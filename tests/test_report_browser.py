@@ -209,9 +209,7 @@ def test_last_row_is_reachable(browser, large):
 
 
 def test_explanation_page_shows_maps_of_words(browser, tmp_path):
-    Scorer("toy").explain_many(two_coloured("green", "red"), ["green and blue", "</script>red"]).save(
-        tmp_path / "why.html"
-    )
+    Scorer("toy").explain(two_coloured("green", "red"), ["green and blue", "</script>red"]).save(tmp_path / "why.html")
     browser.open(tmp_path / "why.html")
     assert browser.complaints == []
     shown = "return document.querySelector('section .shown').src"
@@ -280,7 +278,7 @@ def test_leaderboard_states_significance(browser, calibrated):
 
 def explained_page(folder):
     image = two_coloured("red", "blue")
-    Scorer("toy").explain_many(image, ["a red square", "a blue dog"]).save(folder / "why.html")
+    Scorer("toy").explain(image, ["a red square", "a blue dog"]).save(folder / "why.html")
     return folder / "why.html"
 
 

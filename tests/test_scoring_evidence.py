@@ -31,7 +31,6 @@ from msdscore.core.evidence import (
 )
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError
-from msdscore.explain.look import PRESENTATIONS
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import find_form
@@ -276,7 +275,7 @@ def test_mixture_of_an_image_is_fitted_once_for_all_captions_and_changes_no_byte
 def test_explanation_adds_up_and_matches_its_colours(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
-    for item in scorer.explain_many(
+    for item in scorer.explain(
         make_image(), ["a red square", "white paint on a wall, a black square", "no red square"]
     ):
         score = item.score
@@ -313,9 +312,8 @@ def test_similarity_is_the_cosine_and_negation_a_separate_column(bank):
     assert score.negation == pytest.approx(max(cosine, 0.0) / 2)  # two of four content words are negated
     assert scorer.score(make_image(), "a red square").negation == 0.0
     shown = f"{cosine:.3f} - {score.negation:.3f} + " if cosine > 0 else f"{cosine:.3f} + "
-    presentation = PRESENTATIONS[scorer.form.group]
-    assert presentation.equation(scorer.form, score).startswith(shown)
-    assert ("negation" in [name for name, *_ in presentation.parts(scorer.form, score)]) == (cosine > 0)
+    assert scorer.form.equation(score).startswith(shown)
+    assert ("negation" in [name for name, *_ in scorer.form.parts(score)]) == (cosine > 0)
 
 
 def test_negative_similarity_is_not_raised_by_negation(bank):
@@ -486,7 +484,7 @@ def test_invented_is_the_expected_share_of_false_words(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
     captions = ["a red square", "a red square, white paint on a wall", "the"]
-    for item in scorer.explain_many(make_image(), captions):
+    for item in scorer.explain(make_image(), captions):
         false = [1 - unit.probability for unit in item.units if unit.probability is not None]
         assert item.score.invented == pytest.approx(np.mean(false) if false else 0.0)
         assert 0 <= item.score.invented <= 1

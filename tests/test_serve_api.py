@@ -134,7 +134,7 @@ def test_explain_reports_a_caption_without_words_and_explains_the_others(client,
     ][0]
     assert item["explanations"][1] is None
     assert "no words" in item["errors"][1]
-    expected = scorer.explain_many(image_bytes(), ["a red square", "a blue square"])
+    expected = scorer.explain(image_bytes(), ["a red square", "a blue square"])
     assert item["explanations"][2]["score"]["msd"] == expected[1].score.msd
     together = client.post(
         "/v1/explain?set=true", json=request_body(captions=("a red square", " ", "a blue square"))
@@ -145,7 +145,7 @@ def test_explain_reports_a_caption_without_words_and_explains_the_others(client,
 def test_colours_and_scales_equal_the_figures(client, scorer):
     captions = ("a red square", "a blue square and a dog")
     found = client.post("/v1/explain", json=request_body(captions=captions)).json()["items"][0]["explanations"]
-    expected = scorer.explain_many(image_bytes(), captions)
+    expected = scorer.explain(image_bytes(), captions)
     html = str(words_html(expected[1], word_limit(expected)))
     for word, look in zip(found[1]["words"], found[1]["look"]["words"], strict=True):
         assert look["judged"] == (word["content"] and word["gap"] is not None)

@@ -296,7 +296,7 @@ def test_figures_equal_explain():
             json.dumps(
                 {
                     "explanations": [
-                        one.to_dict() for one in Scorer("toy").explain_many(image_bytes(), request_body()["captions"])
+                        one.to_dict() for one in Scorer("toy").explain(image_bytes(), request_body()["captions"])
                     ]
                 }
             )

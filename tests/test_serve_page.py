@@ -850,7 +850,7 @@ def test_maps_equal_the_figures(browser, image, role):
     found = browser.run("return document.querySelector('#stages .base').toDataURL('image/png')")
     drawn = np.asarray(Image.open(BytesIO(b64decode(found.partition(",")[2]))).convert("RGB"), dtype=float)
     caption = browser.run("return document.querySelector('figcaption').textContent")
-    explained = Scorer("toy").explain_many(image, ["a red square", "a green dog on a blue sofa"])
+    explained = Scorer("toy").explain(image, ["a red square", "a green dog on a blue sofa"])
     item, maps = next(
         both for both in zip(explained, maps_of(explained), strict=True) if both[0].score.caption == caption
     )

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from msdscore.explain.explanation import Explanation
-from msdscore.explain.look import PALEST, finding, word_colour
-from msdscore.forms.base import Unit
+from msdscore.explain.look import PALEST, word_colour
+from msdscore.forms.base import Unit, finding
 from msdscore.scoring.vocabulary import is_exchange
 from msdscore.text.judged import spelling, unjudged
 from msdscore.text.words import segment
@@ -48,12 +48,16 @@ def test_misspelt_words_get_a_hint(text, hint):
     assert unjudged([word], KNOWN).keys() == ({0} if hint else set())
 
 
+def said_of(word):
+    return finding(word.text, word.p_value, word.probability)
+
+
 def test_likely_wrong_needs_a_low_p_value_and_a_low_probability():
     word = Unit("dog", 0, 3, "word", True, (0,), p_value=0.05, probability=0.3)
-    assert finding(word, 0.1) == "likely wrong"
-    assert finding(replace(word, probability=0.58), 0.1) == "check"
-    assert finding(replace(word, p_value=0.2), 0.1) == ""
-    assert finding(replace(word, p_value=None), 0.1) == ""
+    assert said_of(word) == "likely wrong"
+    assert said_of(replace(word, probability=0.58)) == "check"
+    assert said_of(replace(word, p_value=0.2)) == ""
+    assert said_of(replace(word, p_value=None)) == ""
     assert word_colour(replace(word, probability=0.58), 1.0) == ("penalty", PALEST)
     assert word_colour(word, 1.0)[1] > PALEST
 
@@ -61,7 +65,7 @@ def test_likely_wrong_needs_a_low_p_value_and_a_low_probability():
 @pytest.mark.parametrize("person", ["woman", "Women", "boy", "people", "children"])
 def test_persons_are_at_most_to_check_and_never_suggested_for_each_other(person):
     word = Unit(person, 0, 3, "word", True, (0,), p_value=0.001, probability=0.01)
-    assert finding(word, 0.1) == "check"
+    assert said_of(word) == "check"
     assert not is_exchange(person.lower(), "man")
     assert not is_exchange("dog", "man")  # sex and age are not judged
     assert is_exchange("man", "dog")

@@ -77,7 +77,7 @@ def main() -> None:
             browser.open(demo.write(demo.show(scorer), Path(folder)))
             write(browser, "demo")
             browser.view(*DESK)
-    figure = scorer.explain_many(sample_image("cat"), CAT)
+    figure = scorer.explain(sample_image("cat"), CAT)
     save(BytesIO(figure._repr_png_() or b""), "why-cat", width=DESK[0])
 
 

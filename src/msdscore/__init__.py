@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from msdscore.forms.base import Measurement
     from msdscore.forms.evidence import Evidence
     from msdscore.forms.paper import Paper
+    from msdscore.forms.registry import register_form
     from msdscore.io.images import ImageLimits
     from msdscore.rows.rules import ColumnNames
     from msdscore.run.rows import RunOptions, ScoredFile
@@ -48,6 +49,7 @@ _EXPORTS = {
         "forms.base": "Measurement",
         "forms.evidence": "Evidence",
         "forms.paper": "Paper",
+        "forms.registry": "register_form",
         "io.images": "ImageLimits",
         "rows.rules": "ColumnNames",
         "run.rows": "RunOptions ScoredFile",
@@ -64,7 +66,7 @@ __all__ = [
     "Explanation", "Explanations", "ImageError", "ImageLimits", "InputError", "MSDScoreError", "Measurement",
     "MissingExtraError", "NamedBank", "Paper", "RowError", "RunError", "RunOptions", "Score", "ScoredFile", "Scorer",
     "ScorerSpec", "Scores", "UnknownNameError", "WeightsError", "__version__", "build_bank", "list_encoders",
-    "load_bank", "load_encoder", "register_encoder", "sample_image", "save_bank",
+    "load_bank", "load_encoder", "register_encoder", "register_form", "sample_image", "save_bank",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 from PIL.Image import Image
@@ -16,7 +16,7 @@ from msdscore.core.evidence import VERDICT_AT, ZERO
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, ImageError, RowError, shortened
 from msdscore.forms.base import Form
-from msdscore.forms.registry import FORMS
+from msdscore.forms.registry import forms
 from msdscore.io.files import is_image_name
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.rows.memory import ImageAndCaption, pair_rows, stream_rows
@@ -411,22 +411,53 @@ class Scorer:
             for scores in finish_stream(chunks, self.form):
                 yield from scores
 
+    @overload
     def explain(
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
-    ) -> "Explanation":
-        """Explain the score of one caption by its words and the regions of the image.
+    ) -> "Explanation": ...
+
+    @overload
+    def explain(
+        self,
+        image: ImageSource,
+        caption: Iterable[str],
+        references: Sequence[str] | None = None,
+        *,
+        doubt: float = ZERO,
+    ) -> "Explanations": ...
+
+    def explain(
+        self,
+        image: ImageSource,
+        caption: str | Iterable[str],
+        references: Sequence[str] | None = None,
+        *,
+        doubt: float = ZERO,
+    ) -> "Explanation | Explanations":
+        """Explain the score of a caption, or of several, by its words and the regions of the image.
 
         Args:
             image: An image as for `score`.
-            caption: The caption.
+            caption: The caption, or a list of captions, which are scored as a candidate set and share a colour scale.
             references: Captions of the same image by people. Words that they contain count as supported, and `missing`
                 begins with words that several of them contain and the caption does not.
             doubt: Words with a lower p-value are in doubt (`Explanation.doubtful`, orange).
 
         Returns:
-            The score with its terms per word and per region, to show in a notebook or to `save`.
+            The score with its terms per word and per region, to show in a notebook or to `save`; for several captions
+            one of each.
         """
-        return self.explain_many(image, [caption], references, doubt=doubt)[0]
+        from msdscore.explain.explanation import explain
+
+        together = isinstance(caption, Iterable) and not isinstance(caption, str | bytes | Mapping)
+        texts = _listed(caption) if together else [caption]
+        if not texts:
+            raise ConfigError("explain needs a caption, or a list of at least one")
+        _reject_swapped(image, texts)
+        rows = pair_rows([image], texts, [0] * len(texts), sets=[0] * len(texts), references=[references])
+        _raise_first((row.error for row in rows), "raise")
+        explained = explain(self._recent, image, texts, rows[0].references, doubt=doubt)
+        return explained if together else explained[0]
 
     def explain_batch(
         self,
@@ -474,43 +505,15 @@ class Scorer:
         _raise_first(results, errors)
         return results
 
-    def explain_many(
-        self,
-        image: ImageSource,
-        captions: Iterable[str],
-        references: Sequence[str] | None = None,
-        *,
-        doubt: float = ZERO,
-    ) -> "Explanations":
-        """Explain captions of one image, scored as a candidate set and shown next to each other.
-
-        Args:
-            image: An image as for `score`.
-            captions: At least one caption.
-            references: Captions of the same image by people.
-            doubt: Words with a lower p-value are in doubt.
-
-        Returns:
-            One explanation per caption, on one colour scale.
-        """
-        from msdscore.explain.explanation import explain
-
-        texts = _listed(captions)
-        _reject_swapped(image, texts)
-        rows = pair_rows([image], texts, [0] * len(texts), sets=[0] * len(texts), references=[references])
-        _raise_first((row.error for row in rows), "raise")
-        return explain(self._recent, image, texts, rows[0].references if rows else None, doubt=doubt)
-
 
 def _reject_settings(options: Mapping[str, Any]) -> None:
     """Raise for a setting of a form among the options of the encoder."""
     for name in options:
-        # The default form, which is the last one, comes first.
-        forms = [form.__name__ for form in reversed(FORMS) if name in {field.name for field in fields(form)}]
-        if forms:
+        names = [form.__name__ for form in forms() if name in {field.name for field in fields(form)}]
+        if names:
             raise ConfigError(
-                f"{name} is a setting of {' and '.join(forms)}, not an option of an encoder; "
-                f"pass a form: Scorer(encoder, {forms[0]}({name}={options[name]!r}))"
+                f"{name} is a setting of {' and '.join(names)}, not an option of an encoder; "
+                f"pass a form: Scorer(encoder, {names[0]}({name}={options[name]!r}))"
             )
 
 

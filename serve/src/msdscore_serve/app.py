@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from msdscore.errors import MissingExtraError, RowError, require
 from msdscore.explain.explanation import Explanations, encoded
-from msdscore.explain.look import PRESENTATIONS
 from msdscore.forms import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores, why_missing
@@ -70,7 +69,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
     app.state.service = service
     _add_api(app, service)
     _add_probes(app, service, scorer=scorer_code(spec))
-    add_page(app, service.signature, settings, PRESENTATIONS[pipeline.form.group], pipeline.verdict_at)
+    add_page(app, service.signature, settings, pipeline.form, pipeline.verdict_at)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:

@@ -15,9 +15,10 @@ import numpy as np
 from msdscore.core.arrays import float64
 from msdscore.core.evidence import ZERO, verdict_ranges
 from msdscore.explain.explanation import Explanation, Explanations
-from msdscore.explain.look import DARK, Presentation, Role, css, page_colours, spans, waterfall, word_limit
+from msdscore.explain.look import DARK, css, legend_of, page_colours, spans, waterfall, word_limit
 from msdscore.explain.maps import TITLES, Map, maps_of
-from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER, numbers
+from msdscore.forms.base import Form, Role
+from msdscore.forms.columns import COLUMNS, lower_is_better, numbers
 from msdscore.rows.rules import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.text.warnings import WITHHOLDING
@@ -37,7 +38,7 @@ FOREVER = "public, max-age=31536000, immutable"  # addresses with a hash of thei
 A_DAY = "public, max-age=86400"
 
 
-def add_page(app: "FastAPI", signature: str, settings: ServeSettings, presentation: Presentation, at: Limits) -> None:
+def add_page(app: "FastAPI", signature: str, settings: ServeSettings, form: Form, at: Limits) -> None:
     """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets/HASH` and `/samples`.
 
     The hash is that of all files, so that scripts find each other by relative addresses and a browser asks for none of
@@ -57,7 +58,7 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings, presentati
             return response
 
     add_type("text/javascript", ".js")  # Windows may have another type for it
-    look, version = _look(signature, settings, presentation, at), _hash_of_files()
+    look, version = _look(signature, settings, form, at), _hash_of_files()
     folder = f"assets/{version}/"
     pages = {name: _asset(name).replace("assets/", folder).encode() for name in ("index.html", "docs.html")}
     contents = {"/": (pages["index.html"], "text/html"), "/docs": (pages["docs.html"], "text/html")}
@@ -93,24 +94,24 @@ def _hash_of_files() -> str:
 
 
 @cache
-def _look(signature: str, settings: ServeSettings, presentation: Presentation, at: Limits) -> str:
+def _look(signature: str, settings: ServeSettings, form: Form, at: Limits) -> str:
     """Return colour ramps, titles of maps, the legend, the signature of the service, and its limits as JSON."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
     dark = {role: [css(role, strength, DARK) for strength in strengths] for role in _ROLES}
     limits = {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items", "max_captions")}
-    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": {role: TITLES[role] for role in presentation.maps}}
+    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": {role: TITLES[role] for role in form.maps}}
     # What the page needs to read files of rows as `msdscore score` does.
     tables = {
         "columns": {"image": IMAGE_NAMES, "caption": CAPTION_NAMES},
         "numbers": numbers(tuple(COLUMNS)),
-        "lower_is_better": sorted(LOWER_IS_BETTER),
+        "lower_is_better": sorted(lower_is_better()),
         "verdicts": [(least, name) for name, (least, _) in verdict_ranges(at).items()],
         "withholding": sorted(WITHHOLDING),
     }
     key = [
         (text.partition(",")[0].partition(" (")[0], *page_colours(role, strength))
-        for text, role, strength in presentation.legend(1.0, ZERO)
+        for text, role, strength in legend_of(form, 1.0, ZERO)
     ]
     about = {"key": key, "signature": signature, "version": __version__, "limits": limits, "links": _project_links()}
     return json.dumps(ramps_of | tables | about)

@@ -16,12 +16,10 @@ from typing import Any, TypeVar
 from PIL.Image import Image
 
 from msdscore import threads
-from msdscore.core.evidence import ZERO
 from msdscore.errors import ImageError, RowError, require
 from msdscore.explain.explanation import Explanation, Explanations, embed_image, explain_embedded
-from msdscore.explain.look import finding
 from msdscore.explain.maps import thumbnail
-from msdscore.forms.base import LIKELY_WRONG
+from msdscore.forms.base import LIKELY_WRONG, finding
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
@@ -359,7 +357,7 @@ class Metrics:
         self.observe(explanation.score)
         judged = [unit for unit in explanation.units if unit.content and unit.p_value is not None]
         self.words.inc(len(judged))
-        self.flagged.inc(sum(finding(unit, ZERO) == LIKELY_WRONG for unit in judged))
+        self.flagged.inc(sum(finding(unit.text, unit.p_value, unit.probability) == LIKELY_WRONG for unit in judged))
 
 
 def kind_of(warning: str) -> str:

@@ -19,7 +19,6 @@ class FigureOptions:
     """Maps and output files of an explanation."""
 
     output: Path | None = option(OUTPUT, None, "--output", "-o", help="Output file: .png, .svg, .pdf, .html or .json.")
-    words: Path | None = option(OUTPUT, None, help="A second figure: the regions of each word (.png, .svg, .pdf).")
     maps: str | None = option(
         OUTPUT,
         None,
@@ -43,31 +42,25 @@ def explain(
     reference: list[str] = option(INPUT, [], help="Reference caption of the image. Repeatable."),
 ) -> None:
     """Explain the scores of captions: the terms of every word and region."""
-    from msdscore.errors import ConfigError
     from msdscore.explain.explanation import KINDS, encoded, joined_explanations
-    from msdscore.explain.figure import FIGURES, rendered, word_figure
-    from msdscore.explain.maps import check_projection
+    from msdscore.explain.projections import check_projection
     from msdscore.io.targets import check_target, is_standard_output, put_all
     from msdscore.scorer import Scorer
 
     if target.maps is not None:
         check_projection(target.maps)
-    output, words, as_json = target.output, target.words, target.json
+    output, as_json = target.output, target.json
     if output is not None and is_standard_output(output):
         output, as_json = None, True
-    for path, kinds in ((output, KINDS), (words, FIGURES)):
-        if path is not None:
-            check_target(path, kinds, inputs=[image, scorer.bank])
-    if output is not None and words is not None and words.resolve() == output.resolve():
-        raise ConfigError(f"{words}: --words and -o are the same file; pass two different names")
+    if output is not None:
+        check_target(output, KINDS, inputs=[image, scorer.bank])
     specs = [replace(scorer.spec(), encoder=encoder) for encoder in (scorer.encoder, *target.also)]
     explained = joined_explanations(
-        Scorer.from_spec(spec).explain_many(image, captions, reference or None, doubt=doubt_threshold) for spec in specs
+        Scorer.from_spec(spec).explain(image, captions, reference or None, doubt=doubt_threshold) for spec in specs
     )
     if target.maps is not None:
         explained = explained.with_maps(target.maps)
     files = {} if output is None else {output: encoded(explained.items, output.suffix)}
-    files |= {} if words is None else {words: rendered(word_figure(explained[0]), words.suffix)}
     put_all(files, overwrite=target.overwrite)
     show(explained, as_json=as_json)
 

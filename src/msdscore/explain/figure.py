@@ -1,12 +1,11 @@
 """Matplotlib figures of explanations, one column of a paper wide: words, maps, and the score as a sum.
 
-Captions are broken into lines of separately positioned words, whose widths are measured in fonts that have their
-glyphs.
+Captions are broken into lines of separately positioned words, whose widths are measured in the fonts of the figure.
 """
 
 import unicodedata
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -21,14 +20,13 @@ from PIL import Image
 
 from msdscore.errors import require
 from msdscore.explain import look
-from msdscore.explain.maps import Map, maps_of, overlay, thumbnail, word_map
+from msdscore.explain.attribution import Attribution
+from msdscore.explain.maps import Map, maps_of, overlay, thumbnail
 from msdscore.io.targets import MARK
 from msdscore.scoring.results import Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from msdscore.explain.explanation import Explanation
 
 # Lengths are in inches, font sizes in points.
 COLUMN = 3.4  # one column of a two-column paper
@@ -83,11 +81,8 @@ class Page:
         self.axes(left, top, width, height).imshow(np.asarray(pixels), aspect="auto", interpolation="antialiased")
 
 
-def figure(items: "Sequence[Explanation]", *, warn: bool = True) -> "Figure":
-    """Draw one cell per caption, two per row: coloured words, maps with legends, the score as a sum, remarks.
-
-    With `warn`, a note at the bottom says if some characters are in no installed font.
-    """
+def figure(items: Sequence[Attribution]) -> "Figure":
+    """Draw one cell per caption, two per row: coloured words, maps with legends, the score as a sum, remarks."""
     across, limit, maps = min(MOST_ACROSS, len(items)), look.word_limit(items), maps_of(items)
     span = look.waterfall_span(items)
     lines = [set_lines(look.spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
@@ -101,12 +96,11 @@ def figure(items: "Sequence[Explanation]", *, warn: bool = True) -> "Figure":
         MARGIN + above + 0.39 + height + 0.20 + 0.48 + under for above, under in zip(captions, below, strict=True)
     ]
     tops = list(accumulate(heights, initial=0.0))
-    foot = FOOT if warn and lacks_glyphs(item.score.caption for item in items) else 0.0
-    page = Page(across * COLUMN, tops[-1] + foot)
+    page = Page(across * COLUMN, tops[-1])
     for number, item in enumerate(items):
         row, column = divmod(number, across)
         left, top = column * COLUMN + MARGIN, tops[row] + MARGIN
-        _draw_caption(page, (left, top), lines[number], font_families(item.score.caption))
+        _draw_caption(page, (left, top), lines[number], families(item.score.caption))
         top += captions[row] + 0.02
         _draw_word_legend(page, left, top, items, KEY_POINTS)
         _draw_maps(page, left, top, item, maps[number].values())
@@ -114,55 +108,45 @@ def figure(items: "Sequence[Explanation]", *, warn: bool = True) -> "Figure":
         _draw_sum(page, left, bottom, item, span)
         for index, line in enumerate(remarks[number]):
             page.text(left, bottom + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
-    if foot:
-        page.text(MARGIN, tops[-1] + 0.04, NO_GLYPH, SMALL_POINTS, color=GREY)
     return page.figure
 
 
-def word_figure(item: "Explanation") -> "Figure":
-    """Draw a small map of the regions of each judged word, the least supported word first."""
-    units, columns = item.ranked, 4
-    width = _panel_width(columns)
-    step = width * _aspect(item.image) + 0.2
-    rows = max(1, -(-len(units) // columns))
-    page = Page(COLUMN, rows * step + 0.47)
-    limit, image = look.word_limit([item]), thumbnail(item.image, IMAGE_PIXELS)
-    for number, unit in enumerate(units):
-        row, column = divmod(number, columns)
-        left, top = MARGIN + column * (width + GAP), MARGIN + row * step
-        role, strength = look.word_colour(unit, limit, item.doubt)
-        name = unit.text if len(unit.text) <= 12 else unit.text[:11] + "…"
-        colour = look.css(role, max(strength, 0.7)) if strength else GREY
-        value = f"{unit.p_value:.2g}" if unit.p_value is not None else f"{unit.gap or 0.0:+.1f}".replace("-", "−")
-        page.text(left, top, f"{name}  {value}", weight="bold", family=font_families(unit.text), color=colour)
-        has_region = item.has_region(unit)
-        shown = overlay(image, item.patches, word_map(item, unit)) if has_region else image.convert("L")
-        page.image(left, top + 0.15, width, step - 0.2, shown)
-    notes = (
-        f"number: {item.presentation.word_note}",
-        "green: regions of the word, scaled to each image's maximum",
-        "grey image: no reliable region",
-    )
-    for number, note in enumerate(notes):
-        page.text(MARGIN, rows * step + 0.1 + 0.11 * number, note, SMALL_POINTS - 0.5, color=GREY)
-    return page.figure
+def rendered(drawn: "Figure", kind: str) -> bytes:
+    """Return a Matplotlib figure as bytes of a format, without a date, so that equal inputs produce equal bytes.
 
-
-def rendered(drawn: "Figure", kind: str, *, as_text: bool = False) -> bytes:
-    """Return a Matplotlib figure as bytes of a format, without a date, so that equal inputs produce equal bytes."""
-    buffer, kind = BytesIO(), kind.lower().removeprefix(".")
+    Letters of an SVG are text if some of them are in no installed font, for the fonts of the viewer; in other formats
+    they are boxes, with one warning.
+    """
+    kind = kind.lower().removeprefix(".")
     quiet = {"png": {"Software": MARK}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     rc_context: Any = require("matplotlib", extra="figures").rc_context
     # Names inside an SVG are drawn at random unless salted.
-    with (
-        missing_glyphs_allowed(),
-        rc_context({"svg.hashsalt": "msdscore", "svg.fonttype": "none" if as_text else "path"}),
-    ):
-        drawn.savefig(buffer, format=kind, dpi=DPI, metadata=quiet[kind])
+    for fonttype in ("path", "none"):
+        buffer = BytesIO()
+        with missing_glyphs() as missing, rc_context({"svg.hashsalt": "msdscore", "svg.fonttype": fonttype}):
+            drawn.savefig(buffer, format=kind, dpi=DPI, metadata=quiet[kind])
+        if not missing or kind != "svg":
+            break
+    if missing and kind != "svg":
+        warnings.warn(NO_GLYPH, UserWarning, stacklevel=2)
     return buffer.getvalue()
 
 
-def sheet_pixels(items: "Sequence[Explanation]") -> npt.NDArray[np.uint8]:
+@contextmanager
+def missing_glyphs() -> Iterator[list[str]]:
+    """Collect Matplotlib's warnings of characters that are in no installed font, instead of showing each."""
+    missing = list[str]()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield missing
+    for warning in caught:
+        if " missing from " in str(warning.message):
+            missing.append(str(warning.message))
+        else:
+            warnings.warn(warning.message, warning.category, stacklevel=3)
+
+
+def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
     """Draw explanations of several images, one per row: the image, and next to it the caption, MSD and match.
 
     Returns RGB pixels (height, width, 3), for experiment loggers.
@@ -177,14 +161,14 @@ def sheet_pixels(items: "Sequence[Explanation]") -> npt.NDArray[np.uint8]:
     left = MARGIN + SHEET_IMAGE + GAP
     for item, text, top, height, image in zip(items, lines, tops, heights, images, strict=False):
         page.image(MARGIN, top, SHEET_IMAGE, height, image)
-        _draw_caption(page, (left, top), text, font_families(item.score.caption))
+        _draw_caption(page, (left, top), text, families(item.score.caption))
         msd = f"MSD {item.score.msd:+.3f}"
         space = SHEET_TEXT - ruler(LABEL_POINTS, [BASE])(f"; {msd}")
         note = f"{_headline(item.score, space, LABEL_POINTS)}; {msd}" if item.score.has_match else msd
         page.text(left + INDENT, top + len(text) * LINE + 0.03, note, color=GREY)
     _draw_word_legend(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
     buffer = BytesIO()
-    with missing_glyphs_allowed():
+    with missing_glyphs():
         page.figure.savefig(buffer, format="png", dpi=SHEET_DPI)
     return np.asarray(Image.open(buffer).convert("RGB"))
 
@@ -213,7 +197,7 @@ def _draw_caption(page: Page, corner: tuple[float, float], lines: Sequence[Line]
             page.text(left + INDENT + offset, top + (number + 0.5) * LINE, piece.text, CAPTION_POINTS, **style)
 
 
-def _draw_word_legend(page: Page, left: float, top: float, items: "Sequence[Explanation]", points: float) -> None:
+def _draw_word_legend(page: Page, left: float, top: float, items: Sequence[Attribution], points: float) -> None:
     measure, left = ruler(points, [BASE]), left + 0.03
     for text, back, ink in look.legend(items):
         box = {"boxstyle": "round,pad=0.15,rounding_size=0.15", "facecolor": back, "linewidth": 0}
@@ -221,7 +205,7 @@ def _draw_word_legend(page: Page, left: float, top: float, items: "Sequence[Expl
         left += measure(text) + 0.09
 
 
-def _draw_maps(page: Page, left: float, top: float, item: "Explanation", maps: Collection[Map]) -> None:
+def _draw_maps(page: Page, left: float, top: float, item: Attribution, maps: Collection[Map]) -> None:
     """Draw maps next to each other, each with its title and legend."""
     image, width = thumbnail(item.image, IMAGE_PIXELS), _panel_width(len(maps))
     height = width * _aspect(item.image)
@@ -237,14 +221,14 @@ def _draw_maps(page: Page, left: float, top: float, item: "Explanation", maps: C
         page.text(x + width, legend + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
 
 
-def _remarks(item: "Explanation", items: "Sequence[Explanation]") -> list[str]:
+def _remarks(item: Attribution, items: Sequence[Attribution]) -> list[str]:
     """Return the lines below a caption; the warnings that withhold its verdict first."""
     withheld = item.score.withheld if item.score.has_match and item.readable else ()
     remarks = [*(f"no verdict: {warning}" for warning in withheld), *look.remarks(item, items)]
     return [line for remark in remarks for line in wrap(remark, LETTERS, subsequent_indent="   ")]
 
 
-def _draw_sum(page: Page, left: float, top: float, item: "Explanation", span: tuple[float, float]) -> None:
+def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tuple[float, float]) -> None:
     """Draw the headline, and the score as a waterfall chart with one bar per part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
@@ -287,7 +271,7 @@ def set_lines(pieces: Sequence[look.TextPiece], width: float, points: float) -> 
     A word that is longer than a line is split. Captions in right-to-left scripts are aligned to the right.
     """
     caption = "".join(piece.text for piece in pieces)
-    measure = ruler(points, font_families(caption))
+    measure = ruler(points, families(caption))
     space = (measure(" n") - measure("n")) * 1.3
     lines: list[Line] = [[]]
     cursor, gap = 0.0, 0.0
@@ -324,36 +308,19 @@ def _parts(word: str, width: float, measure: Callable[[str], float]) -> list[str
     return parts
 
 
-def font_families(text: str) -> list[str]:
-    """Return font families for a text: the base, and one more for every character that the previous ones lack."""
-    chosen = [BASE]
-    for char in _characters(text):
-        if not any(char in _glyphs(family) for family in chosen):
-            chosen += [family for family in _installed() if char in _glyphs(family)][:1]
-    return chosen
+def families(text: str) -> list[str]:
+    """Return the font families of a text: the base, and those of `FURTHER` if it lacks a character.
+
+    Matplotlib draws each character in the first family that has it.
+    """
+    return [BASE] if all(ord(char) in _base() or char.isspace() for char in text) else [BASE, *_installed()]
 
 
-def lacks_glyphs(texts: Iterable[str]) -> bool:
-    """Return whether a character is in none of the installed fonts."""
-    return any(
-        all(char not in _glyphs(family) for family in font_families(text))
-        for text in texts
-        for char in _characters(text)
-    )
-
-
-@contextmanager
-def missing_glyphs_allowed() -> Iterator[None]:
-    """Ignore Matplotlib's warnings of missing glyphs: they are drawn as boxes, and the figure has a note."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from", category=UserWarning)
-        yield
-
-
-def _characters(text: str) -> list[int]:
-    """Return the code points that need a glyph; spaces, joiners and variation selectors do not."""
-    distinct = dict.fromkeys(text)
-    return [ord(char) for char in distinct if not char.isspace() and unicodedata.category(char) not in ("Cf", "Mn")]
+@cache
+def _base() -> frozenset[int]:
+    """Return the code points of the base font."""
+    fonts: Any = require("matplotlib.font_manager", extra="figures")
+    return frozenset(fonts.get_font(fonts.findfont(BASE)).get_charmap())
 
 
 @cache
@@ -364,23 +331,16 @@ def _installed() -> tuple[str, ...]:
     return tuple(name for start in FURTHER for name in names if name.startswith(start))
 
 
-@cache
-def _glyphs(family: str) -> frozenset[int]:
-    """Return the code points that a family has glyphs for."""
-    fonts: Any = require("matplotlib.font_manager", extra="figures")
-    return frozenset(fonts.get_font(fonts.findfont(fonts.FontProperties(family=family))).get_charmap())
-
-
 def ruler(points: float, family: list[str]) -> Callable[[str], float]:
     """Return a function that computes the width of a text in inches, in the fonts of the figure."""
     path: Any = require("matplotlib.textpath", extra="figures").text_to_path
     font = require("matplotlib.font_manager", extra="figures").FontProperties(size=points, family=family)
 
     def measure(text: str) -> float:
-        # Missing glyphs are drawn by the viewer's font; wide ones need more space than their placeholder boxes.
-        wide = [char for char in text if unicodedata.east_asian_width(char) in "WF" and lacks_glyphs([char])]
-        with missing_glyphs_allowed():
+        with missing_glyphs() as missing:
             drawn = float(path.get_text_width_height_descent(text, font, ismath=False)[0])
-        return (drawn + WIDER * points * len(wide)) / INCH
+        # Missing glyphs are drawn by the viewer's font; wide ones need more space than their placeholder boxes.
+        wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text) if missing else 0
+        return (drawn + WIDER * points * wide) / INCH
 
     return measure

@@ -10,18 +10,16 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL.Image import Image
 
 from msdscore.explain import look
-from msdscore.explain.look import Role
+from msdscore.explain.attribution import Attribution
 from msdscore.explain.maps import Map, maps_of, overlay, thumbnail, word_map
-
-if TYPE_CHECKING:
-    from msdscore.explain.explanation import Explanation
+from msdscore.forms.base import Role
 
 THUMB_PIXELS, IMAGE_PIXELS = 240, 560
 MOST_WORDS = 60  # words with a map each, so that a page is not larger than a few megabytes
@@ -57,7 +55,7 @@ def data_uri(image: Image) -> str:
     return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
 
 
-def snippet(items: "Sequence[Explanation]") -> str:
+def snippet(items: Sequence[Attribution]) -> str:
     """Render one block per caption on shared scales, without a script: words, small maps, the sum."""
     blocks = []
     for item, maps in zip(items, maps_of(items), strict=True):
@@ -68,7 +66,7 @@ def snippet(items: "Sequence[Explanation]") -> str:
     return _environment().get_template("snippet.html").render(values)
 
 
-def explanation_page(items: "Sequence[Explanation]") -> str:
+def explanation_page(items: Sequence[Attribution]) -> str:
     """Render the whole document, which shows the regions of a word on hover."""
     blocks = []
     for item, maps in zip(items, maps_of(items), strict=True):
@@ -80,12 +78,12 @@ def explanation_page(items: "Sequence[Explanation]") -> str:
     return whole_page("msdscore.explain", "page.html", values, styles=["page.css"], script="page.js")
 
 
-def words_html(item: "Explanation", limit: float | None = None) -> Markup:
+def words_html(item: Attribution, limit: float | None = None) -> Markup:
     """Return the escaped caption with coloured words."""
     return Markup(_parts().words(look.spans(item, look.word_limit([item]) if limit is None else limit)))
 
 
-def legend_html(items: "Sequence[Explanation]") -> Markup:
+def legend_html(items: Sequence[Attribution]) -> Markup:
     """Return the legend of word colours."""
     return Markup(_parts().word_key(look.legend(items)))
 
@@ -95,7 +93,7 @@ def _parts() -> Any:
     return _environment().get_template("parts.html").module
 
 
-def summary(item: "Explanation", items: "Sequence[Explanation]") -> dict[str, Any]:
+def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
     """Return the template values of one caption among several: words, headline, and the score as a sum."""
     low, high = look.waterfall_span(items)
     steps = [
@@ -113,7 +111,7 @@ def summary(item: "Explanation", items: "Sequence[Explanation]") -> dict[str, An
         "readable": item.readable,
         "name": item.form.name if item.score.candidates == 1 else f"Soft-{item.form.name}",
         "score": item.score,
-        "columns": item.presentation.word_columns,
+        "columns": look.word_columns(item.form),
         "steps": steps,
         "zero": -100 * low / (high - low),
         "end": 100 * (item.score.soft_msd - low) / (high - low),
@@ -122,7 +120,7 @@ def summary(item: "Explanation", items: "Sequence[Explanation]") -> dict[str, An
     }
 
 
-def _images(item: "Explanation", maps: Mapping[Role, Map]) -> dict[str, Any]:
+def _images(item: Attribution, maps: Mapping[Role, Map]) -> dict[str, Any]:
     """Return all images of the page by name: the photograph, the maps, and the map of each word."""
     small = thumbnail(item.image, IMAGE_PIXELS)
     named: dict[str, Map] = {str(role): drawn for role, drawn in maps.items()}

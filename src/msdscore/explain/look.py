@@ -5,26 +5,20 @@ or the dark of a page) to a hue of Okabe and Ito's palette along a straight line
 that people see; so equal steps of a value look equally large. Figures, pages, reports and terminals use these colours.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.evidence import TYPICAL, ZERO
-from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Unit
-from msdscore.forms.base import finding as finding_of
-from msdscore.forms.columns import Group
+from msdscore.explain.attribution import Attribution
+from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Form, Role, Unit, finding
 from msdscore.forms.registry import facts_of, score_name
 
-if TYPE_CHECKING:
-    from msdscore.explain.explanation import Explanation
-
 Colour = tuple[int, int, int]
-Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour
-ScoreStep = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
 Entry = tuple[str, Role, float]  # of the legend of word colours: its text, the colour and its strength
 
 FULL = 0.01  # p-value at which a word in doubt has full colour
@@ -128,7 +122,7 @@ class TextPiece:
     dark_ink: str = ""
 
 
-def spans(item: "Explanation", limit: float) -> list[TextPiece]:
+def spans(item: Attribution, limit: float) -> list[TextPiece]:
     """Return the parts of the caption: words with their colours (see `word_limit`) and the text between them."""
     caption, pieces, end = item.score.caption, [], 0
     for number, unit in enumerate(item.units):
@@ -139,7 +133,7 @@ def spans(item: "Explanation", limit: float) -> list[TextPiece]:
     return [piece for piece in (*pieces, TextPiece(caption[end:])) if piece.text]
 
 
-def word_limit(items: "Iterable[Explanation]") -> float:
+def word_limit(items: Iterable[Attribution]) -> float:
     """Return the gap that gets the full colour, for several captions under the paper's form: the largest one."""
     gaps = [abs(unit.gap) for item in items for unit in item.ranked if unit.gap is not None]
     return max(gaps, default=1.0)
@@ -157,7 +151,7 @@ def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, fl
     if unit.p_value is None:
         strength = float(scaled(unit.gap or 0.0, limit))
         return ("penalty", strength) if strength >= 0 else ("support", -strength)
-    found = finding(unit, doubt)
+    found = finding(unit.text, unit.p_value, unit.probability, doubt)
     if found == CHECK:
         return "penalty", PALEST
     if found == LIKELY_WRONG:
@@ -167,11 +161,6 @@ def word_colour(unit: Unit, limit: float, doubt: float = ZERO) -> tuple[Role, fl
     if unit.p_value < TYPICAL:
         return "support", 0.0
     return "support", PALEST + (BLUEST - PALEST) * (unit.p_value - TYPICAL) / (1 - TYPICAL)
-
-
-def finding(unit: Unit, doubt: float) -> str:
-    """Return what an explanation says about a word: `likely wrong`, `check`, or nothing."""
-    return finding_of(unit.text, unit.p_value, unit.probability, doubt)
 
 
 def p_text(unit: Unit) -> str:
@@ -191,33 +180,49 @@ def tooltip(unit: Unit) -> str:
     return f"not judged: {unit.reason}" if unit.reason else "not judged"
 
 
-def legend(items: "Iterable[Explanation]") -> list[tuple[str, str, str]]:
+def legend(items: Iterable[Attribution]) -> list[tuple[str, str, str]]:
     """Return the legend of word colours: text, background and ink of every entry."""
     items = tuple(items)
-    entries = items[0].presentation.legend(word_limit(items), items[0].doubt)
+    entries = legend_of(items[0].form, word_limit(items), items[0].doubt)
     return [(text, css(role, strength), ink(role, strength)) for text, role, strength in entries]
 
 
-def signatures(items: "Sequence[Explanation]") -> str:
+def legend_of(form: Form, limit: float, doubt: float) -> list[Entry]:
+    """Return the legend of the words of a form; without p-values, the largest gap of words is `limit`."""
+    if form.has_p_values:
+        return [
+            (f"likely wrong (p < {doubt:g}, probably false)", "penalty", 1.0),
+            (f"check (p < {doubt:g})", "penalty", PALEST),
+            ("neither", "support", 0.0),
+            (f"supported (p ≥ {TYPICAL:g})", "support", BLUEST),
+        ]
+    return [
+        (f"supported, {-limit:.2g} nats or less", "support", 1.0),
+        ("white is 0", "support", 0.0),
+        (f"likely wrong, {limit:+.2g} or more", "penalty", 1.0),
+    ]
+
+
+def signatures(items: Sequence[Attribution]) -> str:
     """Return the signatures of explanations that are shown together, separated by spaces."""
     return " ".join(dict.fromkeys(item.score.signature for item in items))
 
 
-def remarks(item: "Explanation", items: "Sequence[Explanation]" = ()) -> list[str]:
+def remarks(item: Attribution, items: Sequence[Attribution] = ()) -> list[str]:
     """Return remarks on the words, line by line; the encoder first if `items`, shown together, have several."""
     lines: list[str] = []
     if len({facts_of(other.score.signature)["enc"] for other in items}) > 1:
         lines.append(f"encoder {facts_of(item.score.signature)['enc']}")
     if not item.readable:
         return [*lines, "cannot be judged: this encoder only reads captions in English"]
-    lines += item.presentation.remarks(item)
+    lines += _word_remarks(item)
     if item.score.reference_count > 0:
         lines += _reference_remarks(item, int(item.score.reference_count))
     missing = [word.word for word in item.missing if word.references is None]
     return [*lines, f"probably missing from the caption: {', '.join(missing)}"] if missing else lines
 
 
-def _reference_remarks(item: "Explanation", count: int) -> list[str]:
+def _reference_remarks(item: Attribution, count: int) -> list[str]:
     """Return which words are in the references and which are not, and what else several of them say."""
     counted = [unit for unit in item.units if unit.references is not None]
     lists = {
@@ -244,15 +249,15 @@ class WaterfallStep(NamedTuple):
         return "#8a8a8a" if self.role is None else css(self.role, 0.85)
 
 
-def waterfall(item: "Explanation") -> list[WaterfallStep]:
+def waterfall(item: Attribution) -> list[WaterfallStep]:
     """Return the similarity and the weighted contributions of words and regions; the last step ends at Soft-MSD."""
     steps = [WaterfallStep("similarity", 0.0, item.score.similarity)]
-    for name, size, role in item.presentation.parts(item.form, item.score):
+    for name, size, role in item.form.parts(item.score):
         steps.append(WaterfallStep(name, steps[-1].start + steps[-1].size, size, role))
     return steps
 
 
-def sum_lines(item: "Explanation") -> list[str]:
+def sum_lines(item: Attribution) -> list[str]:
     """Return the score as text: the match, the sum that figures draw, references and warnings."""
     score, title = item.score, score_name(item.score.signature)
     numbers = [(f"{step.size:+.3f}", step.name) for step in waterfall(item)]
@@ -266,7 +271,7 @@ def sum_lines(item: "Explanation") -> list[str]:
     return lines + [f"warning: {warning}" for warning in score.warnings]
 
 
-def waterfall_span(items: "Iterable[Explanation]") -> tuple[float, float]:
+def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
     """Return the limits of a common axis for the sums of several captions, including zero."""
     ends = [0.0, *(step.start + step.size for item in items for step in waterfall(item))]
     low, high = min(ends), max(ends)
@@ -274,9 +279,9 @@ def waterfall_span(items: "Iterable[Explanation]") -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def equation(item: "Explanation") -> str:
+def equation(item: Attribution) -> str:
     """Return the formula of the score with its numbers."""
-    return item.presentation.equation(item.form, item.score).replace("-", "−")
+    return item.form.equation(item.score).replace("-", "−")
 
 
 class WordColumn(NamedTuple):
@@ -293,136 +298,33 @@ class WordColumn(NamedTuple):
         return "" if value is None else format(value, self.format).replace("%", " %")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Presentation:
-    """How explanations present the terms of one form."""
-
-    maps: tuple[Role, ...]  # that are drawn
-    map_unit: str  # of carried terms
-    projection: str  # how terms become maps unless chosen, by name: see `maps.PROJECTIONS`
-    word_columns: tuple[WordColumn, ...]  # numbers of words in tables
-    word_note: str  # meaning of the number next to a word in a figure
-    settings: tuple[str, ...]  # of the form that are included
-    names_words: bool  # whether words that the caption omits are named, if the bank has a vocabulary
-    parts: Callable[[Any, Any], list[ScoreStep]]  # of a form and a `Score`: from the similarity to Soft-MSD, in order
-    equation: Callable[[Any, Any], str]  # of a form and a `Score`: the formula with its numbers
-    legend: Callable[[float, float], list[Entry]]  # of the largest gap and of the p-value below which is doubt
-    remarks: "Callable[[Explanation], list[str]]"  # on the words of a caption, line by line
-
-
-def paper_parts(form: Any, score: Any) -> list[ScoreStep]:
-    """Return the contributions of regions and words, unless they have no weight."""
-    weight, beta = score.uncertainty * form.alpha, score.beta
-    regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
-    parts: list[ScoreStep] = []
-    if beta > 0:
-        parts.append(("regions covered" if regions > 0 else "regions not mentioned", regions, "omission"))
-    if beta < 1:
-        parts.append(("words supported" if words > 0 else "words likely wrong", words, "penalty"))
-    return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
-
-
-def paper_equation(form: Any, score: Any) -> str:
-    """Return similarity minus the weighted divergence."""
-    return f"g − α·u·d = {score.similarity:.3f} − {form.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
-
-
-def paper_legend(limit: float, doubt: float) -> list[Entry]:
-    """Colours by gap: white at 0, full at `limit`."""
-    return [
-        (f"supported, {-limit:.2g} nats or less", "support", 1.0),
-        ("white is 0", "support", 0.0),
-        (f"likely wrong, {limit:+.2g} or more", "penalty", 1.0),
-    ]
-
-
-def paper_remarks(item: "Explanation") -> list[str]:
-    """Return the three least supported words with their gaps."""
-    listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in item.ranked[:3])
-    return [f"least supported, nats: {listed or 'none'}"]
-
-
-def evidence_parts(form: Any, score: Any) -> list[ScoreStep]:
-    """Return the contributions of negation (if any), precision, information and the penalty."""
-    first, second = form.weights
-    sizes: list[ScoreStep] = [
-        ("negation", -score.negation, "penalty"),
-        ("precision", first * score.precision, "support"),
-        ("information", second * score.information, "leaning"),
-        ("penalty", -form.delta * score.penalty, "penalty"),
-    ]
-    return [
-        (name, score.uncertainty * size, "penalty" if size < 0 else role)
-        for name, size, role in sizes
-        if size or name != "negation"
-    ]
-
-
-def evidence_equation(form: Any, score: Any) -> str:
-    """Return the weighted sum of similarity, negation, precision, information and penalty."""
-    gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
-    first, second = form.weights
-    negation = f" - {gate[1:]}{gate and '·'}{score.negation:.3f}" if score.negation else ""
+def word_columns(form: Form) -> tuple[WordColumn, ...]:
+    """Return the numbers of words in tables."""
+    if not form.has_p_values:
+        return (WordColumn("gap", "gap, nats", "+.2f"),)
     return (
-        f"{score.similarity:.3f}{negation} + {first:g}{gate}·({score.precision:.2f})"
-        f" + {second:g}{gate}·({score.information:.2f}) - {form.delta:g}{gate}·{score.penalty:.2f}"
+        WordColumn("p_value", "p-value", ".3f"),
+        WordColumn("probability", "probably true", ".0%", phrases=False),
+        WordColumn("penalty", "penalty", ".2f"),
     )
 
 
-def evidence_legend(limit: float, doubt: float) -> list[Entry]:
-    """Colours by p-value."""
-    return [
-        (f"likely wrong (p < {doubt:g})", "penalty", 1.0),
-        ("check", "penalty", PALEST),
-        ("neither", "support", 0.0),
-        ("supported", "support", BLUEST),
-    ]
+def _word_remarks(item: Attribution) -> list[str]:
+    """Return the words in doubt, in reading order, with words that would fit better, and what is not judged.
 
-
-def evidence_remarks(item: "Explanation") -> list[str]:
-    """Return the words in doubt, in reading order, with words that would fit better, and what is not judged."""
+    Without p-values, the three least supported words with their gaps.
+    """
+    if not item.form.has_p_values:
+        listed = ", ".join(f"{unit.text} ({unit.gap:+.2f})" for unit in item.ranked[:3])
+        return [f"least supported, nats: {listed or 'none'}"]
     instead = {
         suggestion.number: ", ".join(word.word for word in suggestion.instead) for suggestion in item.suggestions
     }
     ranked, lines = item.ranked, list[str]()
     for number, unit in enumerate(item.units):
-        if unit in ranked and (found := finding(unit, item.doubt)):
+        if unit in ranked and (found := item.finding(unit)):
             better = f"; try: {instead[number]}" if number in instead else ""
             lines.append(f"{found}: {unit.text} ({p_text(unit)}){better}")
     hints = [f"{unit.text}: {unit.reason}" for unit in item.units if unit.reason.endswith("?")]
     notes = dict.fromkeys(unit.reason for unit in item.units if unit.reason.endswith("not judged"))
     return [*lines, *hints, *notes]
-
-
-PRESENTATIONS: dict[Group, Presentation] = {  # by the group of a form's columns
-    "paper": Presentation(
-        maps=("support", "penalty", "omission"),
-        map_unit="nats",
-        projection="influence",  # has coverage too, which token terms do not
-        word_columns=(WordColumn("gap", "gap, nats", "+.2f"),),
-        word_note="the word's gap in nats; above 0 the image does not support it",
-        settings=("alpha",),
-        names_words=False,
-        parts=paper_parts,
-        equation=paper_equation,
-        legend=paper_legend,
-        remarks=paper_remarks,
-    ),
-    "evidence": Presentation(
-        maps=("support",),  # words in doubt have no reliable region
-        map_unit="MSD",
-        projection="carried",  # docs/explain.md has the comparison with boxes
-        word_columns=(
-            WordColumn("p_value", "p-value", ".3f"),
-            WordColumn("probability", "probably true", ".0%", phrases=False),
-            WordColumn("penalty", "penalty", ".2f"),
-        ),
-        word_note="p-value, the fraction of true words with evidence this low",
-        settings=("alpha", "balance", "delta"),
-        names_words=True,
-        parts=evidence_parts,
-        equation=evidence_equation,
-        legend=evidence_legend,
-        remarks=evidence_remarks,
-    ),
-}

@@ -1,14 +1,15 @@
 """The base class of forms, and the types that forms share with the modules that use them.
 
-A form is one way of scoring: its settings, terms, numbers and words. Each form is one module of this package and is
-listed in `registry`; other modules use it through `Form`. How it is explained is in `explain.look`.
+A form is one way of scoring: its settings, terms, columns and words, and what explanations and reports show of them.
+Each form is one module, of this package or of another one, and a row of `registry`; other modules use it through
+`Form`.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +20,15 @@ from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import ZERO, Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError, unknown_name
-from msdscore.forms.columns import Group, names
 from msdscore.text.judged import PERSONS
-from msdscore.text.words import Word, stem
+from msdscore.text.words import Word, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Values = Float[np.ndarray, " pairs"]
 PointMask = Bool[np.ndarray, " points"]
 Pooled = Float[Array, "batch pooled_dim"]
+Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour
+ScoreStep = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
 
 LIKELY_WRONG, CHECK = "likely wrong", "check"  # findings about words in doubt
 EVEN = 0.5  # probability of a word below which it is more probably false than true
@@ -35,6 +37,33 @@ LARGEST = 1e6  # a larger number overflows a score
 SMALLEST = 1e-6  # minimum of a number used as a divisor
 MOST_COMPONENTS = 1024  # of a mixture; images and captions have fewer points
 MOST_ITERATIONS = 10_000  # of EM, which converges in tens
+
+
+class Column(NamedTuple):
+    """One column: its name in files, its heading and number format in tables, and its meaning in a few words.
+
+    `kind` is its type in files. `shown` and `logged` are its positions, from 1 on, in tables of scores and in the logs
+    of training and evaluation; 0 excludes it.
+    """
+
+    name: str
+    heading: str
+    meaning: str
+    format: str = ""
+    kind: Literal["number", "count", "text", "list"] = "number"
+    lower_is_better: bool = False
+    shown: int = 0
+    logged: int = 0
+
+
+class Gallery(NamedTuple):
+    """Rows of a report with the worst values of a column, once `per_image`; `role` is the map that is drawn, if any."""
+
+    title: str
+    column: str
+    note: str
+    role: Role | None = None
+    per_image: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +200,19 @@ def finding(word: str, p_value: float | None, probability: float | None, doubt: 
     return LIKELY_WRONG if is_false and stem(word.casefold()) not in PERSONS else CHECK
 
 
+def rank_key(unit: Unit) -> float | None:
+    """Return how little the image supports a word, higher for less support; None if it is not judged."""
+    if unit.p_value is None or unit.evidence is None:
+        return unit.gap
+    return -unit.p_value - 1e-6 * unit.evidence  # words below all quantiles are ordered by their evidence
+
+
+def ranked(units: Iterable[Unit]) -> tuple[Unit, ...]:
+    """Return judged units, the least supported first; equal ones in reading order."""
+    known = [(value, unit) for unit in units if (value := rank_key(unit)) is not None]
+    return tuple(unit for _, unit in sorted(known, key=lambda pair: -pair[0]))
+
+
 def units_of(words: Sequence[Word], facts: Mapping[int, Mapping[str, Any]]) -> tuple[Unit, ...]:
     """Return units of the words and marks of a caption; those without `facts`, by their position, were not judged."""
     units = []
@@ -209,8 +251,19 @@ class Form(ABC):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     name: ClassVar[str]  # of the score; its signatures begin with it in lower case
-    group: ClassVar[Group]  # of its columns in the table
-    compounds: ClassVar[bool]  # whether the parts of a hyphenated word are one word
+    table: ClassVar[tuple[Column, ...]] = ()  # columns that it adds to those of every score, in output order
+    compounds: ClassVar[bool] = True  # whether the parts of a hyphenated word are one word
+    has_p_values: ClassVar[bool] = False  # of words; without, explanations show their gaps
+
+    # What explanations show.
+    maps: ClassVar[tuple[Role, ...]] = ("support",)
+    map_unit: ClassVar[str] = "MSD"  # of carried terms
+    projection: ClassVar[str] = "carried"  # how terms become maps unless chosen: see `explain.projections`
+    shown_settings: ClassVar[tuple[str, ...]] = ()
+
+    # What reports show: two columns against each other, and the worst rows.
+    plotted: ClassVar[tuple[str, str]] = ("similarity", "msd")
+    galleries: ClassVar[tuple[Gallery, ...]] = (Gallery("Worst captions", "msd", "lowest score", "penalty"),)
 
     @property
     @abstractmethod
@@ -223,18 +276,23 @@ class Form(ABC):
         """Fit settings of the mixtures of images."""
 
     @property
-    @abstractmethod
     def text_fit(self) -> FitSettings | None:
         """Fit settings of the mixtures of captions; None for a form that has none."""
+        return None
 
     @property
-    @abstractmethod
     def needs_bank(self) -> bool:
         """Whether terms are compared with a bank of background images."""
+        return False
 
-    @abstractmethod
     def check_bank(self, bank: Bank, name: str) -> None:
         """Raise `ConfigError` for a bank that these settings cannot use."""
+        return
+
+    @classmethod
+    def of_bank(cls, bank: Bank) -> "Form | None":
+        """Return the form that a bank was built for; None for a bank that fits any form."""
+        return None
 
     @abstractmethod
     def facts(self, bank: str | None = None) -> dict[str, str]:
@@ -248,13 +306,14 @@ class Form(ABC):
     def numbers(self, measured: Measurement[Any]) -> dict[str, Values]:
         """Return similarity, the columns, MSD and perhaps match of every pair, in float64, from fetched terms."""
 
-    @abstractmethod
     def words(self, measured: Measurement[Any], pair: int) -> Sequence[Word]:
         """Return the words and marks of the caption of a pair."""
+        return segment(measured.captions[pair], measured.tokens[pair].spans, compounds=self.compounds)
 
-    @abstractmethod
     def worst(self, measured: Measurement[Any], count: int) -> list[tuple[str, ...]]:
         """Return at most `count` content words of every pair's caption, the least supported first."""
+        pairs = (self.units(measured, pair) for pair in range(len(measured)))
+        return [tuple(unit.text for unit in ranked(unit for unit in units if unit.content)[:count]) for units in pairs]
 
     def doubtful(self, measured: Measurement[Any]) -> list[dict[str, str]] | None:
         """Return the words in doubt of every pair's caption with their `finding`, the least supported first.
@@ -271,10 +330,19 @@ class Form(ABC):
     def point_terms(self, measured: Measurement[Any], pair: int, patches: PointMask, tokens: PointMask) -> PointTerms:
         """Return the terms of a pair by patch and by token; the masks are True for real patches and tokens."""
 
+    def parts(self, score: Any) -> list[ScoreStep]:
+        """Return the steps from the similarity of a score to its Soft-MSD, in order."""
+        size = float(score.soft_msd - score.similarity)
+        return [("words", size, "support" if size > 0 else "penalty")]
+
+    def equation(self, score: Any) -> str:
+        """Return the formula of a score with its numbers."""
+        return " ".join([f"{score.similarity:.3f}", *(f"{size:+.3f}" for _, size, _ in self.parts(score))])
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the numbers that the form adds to those of every score, in output order."""
-        return names(self.group)
+        return tuple(column.name for column in self.table)
 
     def pooled(self, batch: Embeddings) -> Pooled:
         """Return the vectors of images or captions whose cosine is the similarity."""

@@ -26,11 +26,15 @@ from msdscore.errors import ConfigError
 from msdscore.forms.base import (
     MOST_COMPONENTS,
     MOST_ITERATIONS,
+    Column,
     Floats,
     Form,
+    Gallery,
     Measurement,
     PointMask,
     PointTerms,
+    Role,
+    ScoreStep,
     Sides,
     Unit,
     Values,
@@ -42,7 +46,6 @@ from msdscore.forms.base import (
     match_settings,
     units_of,
 )
-from msdscore.forms.columns import Group
 from msdscore.text.judged import PERSONS, unjudged
 from msdscore.text.warnings import NOTHING_JUDGED, UNFAMILIAR
 from msdscore.text.words import Word, segment
@@ -165,10 +168,34 @@ class Evidence(Form):
     """
 
     name: ClassVar[str] = "MSD-E"  # a separate name, since the paper does not define this form
-    group: ClassVar[Group] = "evidence"
+    table: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "negation", "negation", "similarity that comes from negated words", ".3f",
+            lower_is_better=True, shown=7, logged=4,
+        ),
+        Column("precision", "precision", "is what is said true of the image?", "+.3f", shown=8, logged=5),
+        Column("information", "information", "how much is said about the image?", "+.3f", shown=9, logged=6),
+        Column("penalty", "penalty", "what doubtful words subtract, before the weight", lower_is_better=True),
+        Column(
+            "invented", "invented", "expected share of false words", ".2f", lower_is_better=True, shown=10, logged=7
+        ),
+        Column("familiarity", "familiarity", "nearness of the image to captions of known images"),
+    )  # fmt: skip
     compounds: ClassVar[bool] = False
+    has_p_values: ClassVar[bool] = True
+    maps: ClassVar[tuple[Role, ...]] = ("support",)  # words in doubt have no reliable region
+    shown_settings: ClassVar[tuple[str, ...]] = ("alpha", "balance", "delta")
+    plotted: ClassVar[tuple[str, str]] = ("precision", "information")
+    galleries: ClassVar[tuple[Gallery, ...]] = (
+        # Without a map: a word in doubt has no reliable region.
+        Gallery("Worst captions", "match", "lowest match"),
+        Gallery("Most doubtful words", "invented", "highest invented"),
+        Gallery(
+            "Least informative captions", "information",
+            "lowest information, one caption per image, with words that are probably missing", "support", True,
+        ),
+    )  # fmt: skip
     needs_bank: ClassVar[bool] = True  # evidence is relative to background images
-    text_fit: ClassVar[None] = None  # captions have no mixtures
 
     components: int = 8  # of an image's mixture; docs/lab/decisions.md
     kappa: float = 20.0  # paper, concentration sweep
@@ -205,6 +232,13 @@ class Evidence(Form):
                 f"the evidence form needs a bank that was built from captioned images, but {name} was not; "
                 "build one with: msdscore bank IMAGES --pairs ROWS.jsonl"
             )
+
+    @classmethod
+    def of_bank(cls, bank: Bank) -> "Evidence | None":
+        """Return the form with the mixtures of a bank that was built from captioned images."""
+        if bank.words is None:
+            return None
+        return cls(components=bank.images.means.shape[1], kappa=bank.images.kappa)
 
     def facts(self, bank: str | None = None) -> dict[str, str]:
         """Return everything that can change a score, abbreviated for signatures."""
@@ -290,6 +324,31 @@ class Evidence(Form):
             }
             for pair, spoken in enumerate(words.spoken)
         ]
+
+    def parts(self, score: Any) -> list[ScoreStep]:
+        """Return the contributions of negation (if any), precision, information and the penalty."""
+        first, second = self.weights
+        sizes: list[ScoreStep] = [
+            ("negation", -score.negation, "penalty"),
+            ("precision", first * score.precision, "support"),
+            ("information", second * score.information, "leaning"),
+            ("penalty", -self.delta * score.penalty, "penalty"),
+        ]
+        return [
+            (name, score.uncertainty * size, "penalty" if size < 0 else role)
+            for name, size, role in sizes
+            if size or name != "negation"
+        ]
+
+    def equation(self, score: Any) -> str:
+        """Return the weighted sum of similarity, negation, precision, information and penalty."""
+        gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
+        first, second = self.weights
+        negation = f" - {gate[1:]}{gate and '·'}{score.negation:.3f}" if score.negation else ""
+        return (
+            f"{score.similarity:.3f}{negation} + {first:g}{gate}·({score.precision:.2f})"
+            f" + {second:g}{gate}·({score.information:.2f}) - {self.delta:g}{gate}·{score.penalty:.2f}"
+        )
 
     def word_terms(self, words: WordMeasurement) -> Float[np.ndarray, "pairs words"]:
         """Return the contribution of every judged word to MSD."""

@@ -4,14 +4,13 @@
 """
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from msdscore.core.arrays import Array, Int, float64, to_numpy
-from msdscore.core.divergence import Divergence, diverge, length_gate
+from msdscore.core.divergence import Divergence, compare_mixtures, length_gate
 from msdscore.core.embeddings import Embeddings, masked_mean
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Init
@@ -19,11 +18,15 @@ from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.base import (
     MOST_COMPONENTS,
     MOST_ITERATIONS,
+    Column,
     Form,
+    Gallery,
     Measurement,
     PointMask,
     PointTerms,
     Pooled,
+    Role,
+    ScoreStep,
     Sides,
     Unit,
     Values,
@@ -33,8 +36,6 @@ from msdscore.forms.base import (
     exact,
     units_of,
 )
-from msdscore.forms.columns import Group
-from msdscore.text.words import Word, segment
 
 Gate = Literal["length", "coverage", "support", "fixed"]
 Calibration = Literal["none", "background"]
@@ -70,8 +71,29 @@ class Paper(Form):
     """
 
     name: ClassVar[str] = "MSD"  # the paper's
-    group: ClassVar[Group] = "paper"
-    compounds: ClassVar[bool] = True
+    table: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "coverage", "coverage", "divergence, nats: what is not mentioned", ".4f",
+            lower_is_better=True, shown=5, logged=8,
+        ),
+        Column(
+            "support", "support", "divergence, nats: what is invented", ".4f", lower_is_better=True, shown=6, logged=9
+        ),
+        Column("beta", "beta", "weight of coverage"),
+        Column("divergence", "divergence", "coverage and support, weighted by beta", lower_is_better=True),
+    )  # fmt: skip
+    maps: ClassVar[tuple[Role, ...]] = ("support", "penalty", "omission")
+    map_unit: ClassVar[str] = "nats"
+    projection: ClassVar[str] = "influence"  # has coverage too, which token terms do not
+    shown_settings: ClassVar[tuple[str, ...]] = ("alpha",)
+    plotted: ClassVar[tuple[str, str]] = ("coverage", "support")
+    galleries: ClassVar[tuple[Gallery, ...]] = (
+        Gallery("Worst captions", "msd", "lowest MSD", "penalty"),
+        Gallery(
+            "Most omitted regions", "coverage",
+            "purple: regions that the caption omits, with a cutout of the strongest one", "omission", per_image=True,
+        ),
+    )  # fmt: skip
 
     components: tuple[int, int] = (3, 2)  # image, text: paper, short captions
     kappa: float = 20.0  # paper, concentration sweep
@@ -184,15 +206,9 @@ class Paper(Form):
 
     def terms(self, sides: Sides, bank: Bank | None) -> Divergence:
         """Compute both divergences of every pair, one term per patch and per token."""
-        return diverge(
-            sides.images,
-            sides.texts,
-            sides.image_of,
-            sides.text_of,
-            image_fit=self.image_fit,
-            text_fit=self.text_fit,
-            background=(None, None) if bank is None else (bank.images, bank.texts),
-        )
+        mixtures = sides.fit(sides.images, self.image_fit), sides.fit(sides.texts, self.text_fit)
+        background = (None, None) if bank is None else (bank.images, bank.texts)
+        return compare_mixtures(sides.images, sides.texts, mixtures, sides.image_of, sides.text_of, background)
 
     def numbers(self, measured: Measured) -> dict[str, Values]:
         """Return similarity, coverage, support, the gate, divergence and MSD of every pair, in float64 on the CPU."""
@@ -209,22 +225,20 @@ class Paper(Form):
             "msd": similarity - self.alpha * divergence,
         }
 
-    def words(self, measured: Measured, pair: int) -> Sequence[Word]:
-        """Return the words and marks of the caption of a pair."""
-        return segment(measured.captions[pair], measured.tokens[pair].spans)
+    def parts(self, score: Any) -> list[ScoreStep]:
+        """Return the contributions of regions and words, unless they have no weight."""
+        weight, beta = score.uncertainty * self.alpha, score.beta
+        regions, words = -weight * beta * score.coverage, -weight * (1 - beta) * score.support
+        parts: list[ScoreStep] = []
+        if beta > 0:
+            parts.append(("regions covered" if regions > 0 else "regions not mentioned", regions, "omission"))
+        if beta < 1:
+            parts.append(("words supported" if words > 0 else "words likely wrong", words, "penalty"))
+        return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
 
-    def worst(self, measured: Measured, count: int) -> list[tuple[str, ...]]:
-        """Return at most `count` content words of every caption, by the mean of their support terms, largest first."""
-        worst = []
-        for pair in range(len(measured)):
-            terms, words = measured.terms.support_terms[pair].tolist(), self.words(measured, pair)
-            means = [
-                (-sum(terms[token] for token in word.tokens) / len(word.tokens), number)
-                for number, word in enumerate(words)
-                if word.content and word.tokens
-            ]
-            worst.append(tuple(words[number].text for _, number in sorted(means)[:count]))
-        return worst
+    def equation(self, score: Any) -> str:
+        """Return similarity minus the weighted divergence."""
+        return f"g − α·u·d = {score.similarity:.3f} − {self.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
 
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
         """Return the words and marks of a caption with the term and the gap of each; none for one without tokens."""

@@ -45,11 +45,19 @@ from msdscore.core.arrays import (
 )
 from msdscore.core.blocks import Rows, in_order
 from msdscore.core.embeddings import Embeddings, extents, real_points, to_width
-from msdscore.forms.columns import names
+from msdscore.forms.base import Column
 from msdscore.text.normal import clean
 from msdscore.text.words import segment
 
-NAMES = names("references")
+TABLE = (
+    Column("reference_count", "references", "number of references", ".0f"),
+    Column("reference_similarity", "ref similarity", "sentence similarity with the references", "+.3f", shown=11),
+    Column("reference_support", "ref support", "do the references say what the caption says?", "+.3f", shown=12),
+    Column("reference_coverage", "ref coverage", "does the caption say what the references say?", "+.3f", shown=13),
+    Column("reference_score", "ref score", "weighted sum of the three", "+.4f"),
+    Column("ref_msd", "Ref-MSD", "MSD plus the reference score", "+.4f", shown=1),
+)
+NAMES = tuple(column.name for column in TABLE)
 TEXT_ONLY = "no image: compared with the references only"
 NO_REFERENCES = "no references: ref_msd is missing"
 KAPPA = 20.0  # concentration of the mixtures, that of the paper

@@ -13,13 +13,14 @@ from msdscore.core.evidence import verdict_ranges
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
-from msdscore.explain.look import Role, remarks
+from msdscore.explain.look import remarks
 from msdscore.explain.maps import maps_of, overlay, thumbnail
-from msdscore.forms.columns import COLUMNS, LOWER_IS_BETTER
+from msdscore.forms.base import Role
+from msdscore.forms.columns import COLUMNS, lower_is_better
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.targets import check_target, put
-from msdscore.report.results import EVIDENCE, HOW, Floats, Results, read_results, rows_with_images, standings
+from msdscore.report.results import HOW, Floats, Results, read_results, rows_with_images, standings
 from msdscore.rows.files import with_images
 from msdscore.rows.rules import Row
 
@@ -96,27 +97,18 @@ def build(
 
 def choose(results: Results, count: int) -> list[tuple[str, str, Role | None, list[int]]]:
     """Return the galleries for the form that the file was scored with: title, note, map (if any) and rows of each."""
-    if results.parts == EVIDENCE:
-        by = "match" if "match" in results.numbers else "msd"
-        # A file of an earlier version has no `invented`.
-        order, doubtful = ("highest", "invented") if "invented" in results.numbers else ("lowest", "precision")
-        least = "lowest information, one caption per image, with words that are probably missing"
-        return [
-            # Without a map: a word in doubt has no reliable region.
-            ("Worst captions", f"lowest {by}", None, worst(results, by, count)),
-            ("Most doubtful words", f"{order} {doubtful}", None, worst(results, doubtful, count)),
-            ("Least informative captions", least, "support", worst(results, "information", count, per_image=True)),
-        ]
-    note = "purple: regions that the caption omits, with a cutout of the strongest one"
-    return [
-        ("Worst captions", "lowest MSD", "penalty", worst(results, "msd", count)),
-        ("Most omitted regions", note, "omission", worst(results, "coverage", count, per_image=True)),
-    ]
+    galleries = []
+    for title, column, note, role, per_image in results.form.galleries:
+        if column not in results.numbers and column == "match":  # of an encoder without calibration
+            column, note = "msd", "lowest msd"
+        if column in results.numbers:  # a file of an earlier version may lack one
+            galleries.append((title, note, role, worst(results, column, count, per_image=per_image)))
+    return galleries
 
 
 def worst(results: Results, name: str, count: int, *, per_image: bool = False) -> list[int]:
     """Return the rows with the worst value of a number, worst first; `per_image` takes one row per image."""
-    values = results.numbers[name] if name in LOWER_IS_BETTER else -results.numbers[name]
+    values = results.numbers[name] if name in lower_is_better() else -results.numbers[name]
     order = np.argsort(-values, kind="stable")
     rows = [int(row) for row in order if not np.isnan(values[row])]
     if per_image:
@@ -186,10 +178,11 @@ def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title:
         "title": title,
         "signature": results.signature or "unknown: the file has no signature",
         "plots": [
-            (name, COLUMNS[name].meaning, "↓" if name in LOWER_IS_BETTER else "↑")
-            for name in ("similarity", *results.parts, *(["invented"] if "invented" in results.numbers else []))
+            (name, COLUMNS[name].meaning, "↓" if name in lower_is_better() else "↑")
+            for name in dict.fromkeys(("similarity", *results.form.plotted, "invented"))
+            if name in results.numbers
         ],
-        "parts": results.parts,
+        "parts": results.form.plotted,
         "legend": legend,
         "data": {
             "rows": len(results),
@@ -199,7 +192,7 @@ def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title:
             | ({"verdict": results.verdicts} if "match" in results.numbers else {}),
             "others": dict(list(results.others.items())[:_MOST_OTHERS]),
             "names": labels,
-            "parts": results.parts,
+            "parts": results.form.plotted,
             "means": {name: _mean(results, name) for name in results.metrics},
             "systems": {
                 name: [
@@ -208,7 +201,7 @@ def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title:
                 ]
                 for name in results.metrics
             },
-            "lower": sorted(LOWER_IS_BETTER),
+            "lower": sorted(lower_is_better()),
             "verdicts": verdict_ranges(results.verdict_at),
             "galleries": galleries,
         },

@@ -58,7 +58,7 @@ PHOTOGRAPHS = (
 
 def show(scorer: "Scorer") -> list[tuple[Photograph, Explanations]]:
     """Explain all captions of all photographs."""
-    return [(photo, scorer.explain_many(sample_image(photo.name), list(photo.captions))) for photo in PHOTOGRAPHS]
+    return [(photo, scorer.explain(sample_image(photo.name), list(photo.captions))) for photo in PHOTOGRAPHS]
 
 
 def best_first(explained: Explanations) -> list[tuple[str, Explanation]]:

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from msdscore.core.evidence import VERDICT_AT, VERDICTS, verdict
 from msdscore.errors import InputError
-from msdscore.forms.columns import COLUMNS, LOGGED, LOWER_IS_BETTER, names, numbers
+from msdscore.forms.base import Form
+from msdscore.forms.columns import COLUMNS, added, columns_logged, lower_is_better, numbers
+from msdscore.forms.registry import form_of, forms
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.files import base_name
 from msdscore.rows.files import open_rows
@@ -24,9 +26,6 @@ from msdscore.rows.rules import IMAGE_NAMES, Row, first_of
 from msdscore.select.scores import open_scores, run_facts, shard_rows
 
 Floats = npt.NDArray[np.float64]
-# The two numbers that each form has besides the similarity.
-EVIDENCE, PAPER = ("precision", "information"), ("coverage", "support")
-METRICS = ("ref_msd", "soft_msd", *LOGGED)
 HOW = Resampling(samples=500)  # enough for intervals on a screen; a page of 50,000 rows has 50 of them
 SYSTEM_NAMES = ("system", "captioner", "model")
 _IMAGE_KEYS = (*IMAGE_NAMES, "image_id")
@@ -48,19 +47,15 @@ class Results:
     others: Mapping[str, tuple[str, ...]]
     verdicts: tuple[str, ...] = ()  # of rows with a match; empty if it was withheld
     verdict_at: tuple[float, float] = VERDICT_AT
+    form: type[Form] = Form
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
-    def parts(self) -> tuple[str, str]:
-        """Numbers of the form that the file was scored with: precision and information, or coverage and support."""
-        return EVIDENCE if all(name in self.numbers for name in EVIDENCE) else PAPER
-
-    @property
     def metrics(self) -> list[str]:
         """Names of the scores in the file."""
-        return [name for name in METRICS if name in self.numbers]
+        return [name for name in ("ref_msd", "soft_msd", *columns_logged()) if name in self.numbers]
 
     @property
     def clusters(self) -> list[str]:
@@ -78,18 +73,20 @@ def read_results(path: Path) -> Results:
         facts = shards[0].facts
         limits = limits if facts is None else tuple(facts.options.get("verdict_at", limits))
     rows, names = _read_rows(files, name_shards=path.is_dir())
-    if "msd" not in names or not any(set(parts) <= set(names) for parts in (EVIDENCE, PAPER)):
-        expected = f"msd, and {' and '.join(EVIDENCE)} or {' and '.join(PAPER)}"
+    signature = signature_of(files[0]) or run.signature
+    form = form_of(signature, names)
+    if form is None or not {"msd", *form.plotted} <= set(names):
+        expected = f"msd, and {' or '.join(' and '.join(known.plotted) for known in forms())}"
         raise InputError(
             f"{path}: expected a scored file with {expected}; found: {', '.join(names) or 'none'}; run msdscore score"
         )
     caption, system = run.columns.find("caption", names), first_of(names, SYSTEM_NAMES)
     image = run.columns.find("image", names) or first_of(names, _IMAGE_KEYS)
     used = {"id", caption, system, *COLUMNS} - {"warnings"}
-    columns = _numbers(rows, names)
+    columns = _numbers(rows, names, form)
     return Results(
         name=path.name,
-        signature=signature_of(files[0]) or run.signature,
+        signature=signature,
         ids=tuple(_text(row.get("id", number)) for number, row in enumerate(rows)),
         captions=_texts(rows, caption),
         images=_texts(rows, image),
@@ -99,6 +96,7 @@ def read_results(path: Path) -> Results:
         others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
         verdicts=_verdicts(rows, columns.get("match"), limits),
         verdict_at=limits,
+        form=form,
     )
 
 
@@ -132,14 +130,12 @@ def _read_rows(files: Sequence[Path], *, name_shards: bool) -> tuple[list[dict[s
     return rows, list(columns | dict.fromkeys(name for row in rows for name in row))
 
 
-def _numbers(rows: Sequence[Mapping[str, Any]], present: Sequence[str]) -> dict[str, Floats]:
-    """Return the numeric columns without those of forms that no row was scored with."""
+def _numbers(rows: Sequence[Mapping[str, Any]], present: Sequence[str], form: type[Form]) -> dict[str, Floats]:
+    """Return the numeric columns without those that no row has, except for those of every score."""
     known = [name for name in numbers(tuple(COLUMNS)) if name in present]
     columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in known}
-    optional = (*names("paper", "evidence", "references"), "match")
-    empty = {name for name in optional if name in columns and np.isnan(columns[name]).all()}
-    needed = () if any(set(parts) <= columns.keys() - empty for parts in (EVIDENCE, PAPER)) else (*EVIDENCE, *PAPER)
-    return {name: values for name, values in columns.items() if name not in empty or name in needed}
+    needed = {*added(Form), *form.plotted} - {"match"}
+    return {name: values for name, values in columns.items() if name in needed or not np.isnan(values).all()}
 
 
 def signature_of(path: Path, *, signed: bool = False) -> str:
@@ -250,7 +246,7 @@ def standings(results: Results, metric: str) -> list[Standing]:
     rows = {name: good & (systems == name) for name in sorted(set(results.systems))}
     rows = {name: chosen for name, chosen in rows.items() if chosen.any()}
     means = {name: bootstrap_mean(values[chosen], clusters=clusters[chosen], how=HOW) for name, chosen in rows.items()}
-    order = sorted(means, key=lambda name: means[name].value if metric in LOWER_IS_BETTER else -means[name].value)
+    order = sorted(means, key=lambda name: means[name].value if metric in lower_is_better() else -means[name].value)
     by_image: dict[str, dict[str, float]] = {}  # the mean of each image
     for name in order:
         labels, codes = np.unique(images[rows[name]], return_inverse=True)

@@ -8,7 +8,7 @@ import numpy as np
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.maps import thumbnail
-from msdscore.forms.columns import LOWER_IS_BETTER
+from msdscore.forms.columns import lower_is_better
 from msdscore.io.images import open_image
 from msdscore.report.results import rows_with_images
 from msdscore.select.rule import BINS, Histogram, Rule
@@ -35,7 +35,7 @@ def selection_page(selected: Selected, rule: Rule, *, title: str) -> str:
         "selected": selected,
         "share": 100 * selected.kept / selected.rows if selected.rows else 0.0,
         "rule": rule,
-        "plots": [(plot, _plot(plot, selected, rule), plot.name in LOWER_IS_BETTER) for plot in survey.histograms],
+        "plots": [(plot, _plot(plot, selected, rule), plot.name in lower_is_better()) for plot in survey.histograms],
         "agreement": survey.agreement,
         "galleries": [
             (WHAT[what], [_card(example, rule, images) for example in examples])

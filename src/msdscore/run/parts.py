@@ -312,7 +312,7 @@ def collect(parts: Iterable[pa.Table], form: Form, *, verdict_at: tuple[float, f
         "warnings": pa.array(warnings, pa.list_(pa.string())) if is_mixed.any() else table["warnings"],
     }
     has_references = table[references.NAMES[0]].null_count < count
-    names = list(added_columns(form.group, references=has_references))
+    names = list(added_columns(form, references=has_references))
     if WORST in table.column_names:
         names.insert(names.index("warnings"), WORST)
     return pa.table({name: added[name] if name in added else table[name] for name in names})

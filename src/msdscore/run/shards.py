@@ -195,7 +195,7 @@ def score_table(
     """Return the table of a score shard: all rows in order, with the numbers of their parts."""
     scores, stored = collect(parts, form, verdict_at=verdict_at), pa.concat_tables(columns.tables()).combine_chunks()
     has_references = REFERENCE_NAMES[0] in scores.column_names
-    added = added_columns(form.group, references=has_references)
+    added = added_columns(form, references=has_references)
     numbers = [name for name in added if name not in ("warnings", "error")]
     table = {name: stored[name] for name in _IDENTIFYING.names}
     # Parquet has another name for the items of lists.

@@ -14,9 +14,8 @@ from msdscore.core.evidence import VERDICT_AT, limits_text, verdict
 from msdscore.errors import ConfigError, InputError, require
 from msdscore.forms import references
 from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Form, Measurement
-from msdscore.forms.columns import COLUMNS, SHOWN
-from msdscore.forms.columns import numbers as number_names
-from msdscore.forms.registry import heading, score_name
+from msdscore.forms.columns import COLUMNS, columns_shown, heading
+from msdscore.forms.registry import score_name
 from msdscore.text.warnings import NOT_ENGLISH, withheld
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ Ints = npt.NDArray[np.int64]
 
 NAN = math.nan
 NAMED = 3  # words of each finding that a headline names
-NUMBERS = frozenset(number_names(tuple(COLUMNS)))
 UNREADABLE = frozenset(("match", "invented"))  # numbers that a caption in another language does not have
 # Why a scored caption lacks a number.
 WHY_MISSING = {"match": "no match: this bank and these settings have none", "ref_msd": references.NO_REFERENCES}
@@ -135,7 +133,7 @@ class Score:
         self._scores, self._row = scores, row
 
     def __getattr__(self, name: str) -> Any:
-        if name in NUMBERS:
+        if name in COLUMNS and COLUMNS[name].kind in ("number", "count"):
             column = self._scores.columns.get(name)
             if column is not None:
                 return column[self._row].item()
@@ -297,7 +295,7 @@ def shown(scores: Sequence[Score]) -> list[str]:
     hidden |= set() if any(score.negation > 0 for score in scores) else {"negation"}
     return [
         name
-        for name in SHOWN
+        for name in columns_shown()
         if name not in hidden and any(known(getattr(score, name, None)) is not None for score in scores)
     ]
 

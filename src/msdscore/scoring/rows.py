@@ -174,7 +174,7 @@ def scores_of(
     rows = [row.values for row in scored if isinstance(row, Numbers)]
     has_references = any(references.NAMES[0] in row for row in rows)
     columns = dict[str, Any]()
-    for name in number_names(added(form.group, references=has_references)):
+    for name in number_names(added(form, references=has_references)):
         # Captions without a number have 0 as counts, else NaN.
         is_count = COLUMNS[name].kind == "count"
         columns[name] = np.zeros(len(scored), dtype=np.int64) if is_count else np.full(len(scored), np.nan)

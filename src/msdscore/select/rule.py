@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from msdscore import threads
 from msdscore.errors import ConfigError, RunError, require, shortened, unknown_name
-from msdscore.forms.columns import LOWER_IS_BETTER, SHOWN
+from msdscore.forms.columns import columns_shown, lower_is_better
 from msdscore.io.arrow import pa
 from msdscore.select.scores import Positions, ScoreFile
 
@@ -197,7 +197,7 @@ def choose(table: ScoreTable, rule: Rule, into: str = "kept") -> tuple[int, int,
     """
     _require_columns(table, rule)
     value, among, threshold = number(rule.by), f"scores WHERE {rule.valid}", None
-    direction, better = ("ASC", "<") if rule.by in LOWER_IS_BETTER else ("DESC", ">")
+    direction, better = ("ASC", "<") if rule.by in lower_is_better() else ("DESC", ">")
     valid = table.count(among)
     if table.rows and not valid:
         _reject_unknown(table, rule)
@@ -298,14 +298,14 @@ class Survey:
 def survey(table: ScoreTable, rule: Rule, kept: int, show: int) -> Survey:
     """Survey a selection of `kept` rows, with `show` example rows of each kind."""
     shared = set.intersection(*(set(file.schema.names) for file in table.files))
-    names = [name for name in dict.fromkeys([*rule.numbers, *SHOWN, "length"]) if name in shared]
+    names = [name for name in dict.fromkeys([*rule.numbers, *columns_shown(), "length"]) if name in shared]
     names = [name for name in names if holds_numbers(table, name)]
     step = max(1, table.rows // _SAMPLED)
     columns = ", ".join(f"{number(name)} AS {quoted(name)}" for name in names)
     sampled = table.ask(f"SELECT {columns} FROM scores WHERE row % {FILE} % {step} = 0 ORDER BY row").fetchnumpy()
     sample = {name: np.ma.filled(np.ma.asarray(sampled[name], dtype=np.float64), np.nan) for name in names}
     histograms = [_histogram(table, name, values) for name, values in sample.items() if not np.isnan(values).all()]
-    order, cosine = f"{number(rule.by)}{' * -1' if rule.by in LOWER_IS_BETTER else ''}", number(COSINE)
+    order, cosine = f"{number(rule.by)}{' * -1' if rule.by in lower_is_better() else ''}", number(COSINE)
     agreement = None
     # The condition and the order of the rows of each kind.
     kinds = {

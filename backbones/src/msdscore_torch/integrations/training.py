@@ -17,7 +17,7 @@ from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
 from msdscore.explain.html import words_html
 from msdscore.explain.look import word_limit
 from msdscore.explain.maps import thumbnail
-from msdscore.forms.columns import LOGGED
+from msdscore.forms.columns import columns_logged
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.results import Scores, known
@@ -38,7 +38,7 @@ class CheckedCaptions:
 
     def means(self) -> dict[str, Interval]:
         """Return the mean of each score over the captions that have it, with a 95 % bootstrap interval."""
-        columns = {name: self.scores.columns[name] for name in LOGGED if name in self.scores.columns}
+        columns = {name: self.scores.columns[name] for name in columns_logged() if name in self.scores.columns}
         known = {name: values[~np.isnan(values)] for name, values in columns.items()}
         return {name: bootstrap_mean(values) for name, values in known.items() if len(values)}
 

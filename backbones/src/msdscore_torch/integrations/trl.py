@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
-from msdscore.forms.columns import LOGGED
+from msdscore.forms.columns import columns_logged
 from msdscore.io.files import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.rows.rules import REFERENCES, read_references
@@ -337,7 +337,7 @@ def _log(
     if judged is not None:
         words = {number: ", ".join(row.worst) for number, row in judged.items()}
         table["least_supported"] = [words.get(number, "") for number in range(total)]
-        for name in (*LOGGED, "length"):
+        for name in (*columns_logged(), "length"):
             values = [value for row in judged.values() if (value := row.values.get(name)) is not None]
             curves |= {name: sum(values) / len(values)} if values else {}
     if log_extra := given.get("log_extra"):

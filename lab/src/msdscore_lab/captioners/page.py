@@ -11,11 +11,13 @@ import numpy as np
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.maps import thumbnail
-from msdscore.forms.registry import heading
+from msdscore.forms.columns import heading
+from msdscore.forms.evidence import Evidence
+from msdscore.forms.paper import Paper
 from msdscore.intervals import Interval
 from msdscore.io.images import open_image
 from msdscore.report.build import THUMB_PIXELS
-from msdscore.report.results import EVIDENCE, PAPER, rows_with_images
+from msdscore.report.results import rows_with_images
 from msdscore_lab.captioners.contest import Contest
 from msdscore_lab.captioners.ranking import (
     RANKED_BY,
@@ -32,12 +34,12 @@ _SIDE = 320  # pixels of the scatter plot
 _LABEL = 14  # height of its labels
 # Labels of the plot of both parts of the score: x axis, y axis, and a note on which corner is good.
 _SCATTER = {
-    EVIDENCE: (
+    Evidence.plotted: (
         "precision ↑: is the caption true?",
         "information ↑: how much does it say?",
         "the upper right corner is best: true and informative",
     ),
-    PAPER: (
+    Paper.plotted: (
         "coverage ↓: what is omitted",
         "support divergence ↓: what is invented",
         "the lower left corner is best: little omitted, little invented",
@@ -121,7 +123,7 @@ def _forest(metric: MetricRanking, signature: str) -> dict[str, Any]:
 def _scatter(ranking: Ranking) -> dict[str, Any] | None:
     """Return the plot of both parts of the score with intervals and labels; None if they were not scored."""
     means = {metric.metric: {row.captioner: row.mean for row in metric.placed} for metric in ranking.metrics}
-    names = next((parts for parts in (EVIDENCE, PAPER) if set(parts) <= means.keys()), None)
+    names = next((parts for parts in (Evidence.plotted, Paper.plotted) if set(parts) <= means.keys()), None)
     if names is None:
         return None
     x_axis, y_axis = (_axis(list(means[name].values())) for name in names)

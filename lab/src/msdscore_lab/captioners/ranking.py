@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.forms.columns import LOWER_IS_BETTER
-from msdscore.forms.registry import heading
+from msdscore.forms.columns import heading, lower_is_better
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.report.results import METRICS
 from msdscore_lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
@@ -175,17 +174,17 @@ def rank(contest: Contest, *, people: str | None = None, how: Resampling) -> Ran
 
 
 def _metric(captioners: Sequence[str], name: str, compared: AllPairs) -> MetricRanking:
-    lower_is_better = name in LOWER_IS_BETTER
-    ranks = compared.ranks(lower_is_better=lower_is_better)
+    is_lower = name in lower_is_better()
+    ranks = compared.ranks(lower_is_better=is_lower)
     placed = [CaptionerRank(*facts) for facts in zip(captioners, compared.means, ranks, strict=True)]
     placed.sort(key=lambda row: (row.rank.value, row.captioner))
     facts = zip(combinations(captioners, 2), compared.differences, compared.errors, compared.p_values, strict=True)
     duels = [Duel(*pair, difference, float(error), float(p)) for pair, difference, error, p in facts]
-    return MetricRanking(name, lower_is_better, tuple(placed), tuple(duels if name in RANKED_BY else ()))
+    return MetricRanking(name, is_lower, tuple(placed), tuple(duels if name in RANKED_BY else ()))
 
 
 def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> PeopleAgreement:
-    scores, ratings = (-1.0 if name in LOWER_IS_BETTER else 1.0) * contest.means(name), contest.means(people)
+    scores, ratings = (-1.0 if name in lower_is_better() else 1.0) * contest.means(name), contest.means(people)
     first, second = np.triu_indices(len(contest.captioners), 1)
     preference = ratings[:, first] - ratings[:, second]
     images, _ = decided = preference.nonzero()

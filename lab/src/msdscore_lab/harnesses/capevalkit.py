@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from msdscore.errors import ConfigError, MSDScoreError, RunError, require
-from msdscore.forms.columns import LOGGED
+from msdscore.forms.columns import columns_logged
 from msdscore.io.files import source_key, write_bytes
 from msdscore.rows.files import open_rows
 from msdscore.rows.references import ReferenceFile
@@ -92,7 +92,7 @@ def run(
     ids = [row.id for row in rows]
     lists = [None if row.references is None else list(row.references) for row in rows]
     scores = _score(scorer, ids, [row.image for row in rows], [row.caption for row in rows], lists)
-    titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in LOGGED} | {"ref_msd": "Ref-MSD"}
+    titles = {name: "MSD" if name == "msd" else f"MSD-{name}" for name in columns_logged()} | {"ref_msd": "Ref-MSD"}
     known = {title: scores.columns[name] for name, title in titles.items() if name in scores.columns}
     known = {title: values for title, values in known.items() if not np.isnan(values).any()}
     result: dict[str, Any] = {title: float(values.mean()) for title, values in known.items()}

@@ -12,7 +12,7 @@ from msdscore.core.arrays import Array
 from msdscore.encoders.base import Embeddings
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
-from msdscore.forms.registry import NAMED
+from msdscore.forms.registry import FORMS
 from msdscore.intervals import Floats, Ints
 from msdscore.scoring.references import ReferenceComparison
 
@@ -65,7 +65,7 @@ class Vectors:
     def column(self, name: str) -> Floats:
         """Return one column of `numbers` as a matrix of cases and candidates."""
         if name not in self.numbers:
-            forms = " or ".join(other for other, form in NAMED.items() if name in form.columns)
+            forms = " or ".join(row.name for row in FORMS.rows().values() if name in row.form.columns)
             raise ConfigError(f"these settings have no {name}; choose --form {forms}")
         return self.spread(self.numbers[name])
 

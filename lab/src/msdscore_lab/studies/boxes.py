@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from msdscore.errors import InputError
-from msdscore.explain.maps import SURE, MapTerms, centre, region, sharpened, terms_of
+from msdscore.explain.projections import SURE, MapTerms, centre, region, sharpened, terms_of
 from msdscore.forms.base import Unit
 from msdscore.intervals import Floats, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline

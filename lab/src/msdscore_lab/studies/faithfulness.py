@@ -19,8 +19,8 @@ from msdscore.core.arrays import from_numpy, to_numpy
 from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.explanation import image_of
-from msdscore.explain.maps import PROJECTIONS as SHOWN
-from msdscore.explain.maps import MapTerms, Regions, both_ways, carried, terms_of
+from msdscore.explain.projections import PROJECTIONS as SHOWN
+from msdscore.explain.projections import MapTerms, Regions, both_ways, carried, terms_of
 from msdscore.forms.base import Measurement
 from msdscore.intervals import Floats, Ints, bootstrap_mean
 from msdscore.scoring.embedder import Embedded

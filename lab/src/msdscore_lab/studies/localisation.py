@@ -16,8 +16,8 @@ import numpy.typing as npt
 from msdscore.core.arrays import to_numpy
 from msdscore.core.evidence import ZERO
 from msdscore.errors import InputError, RowError
-from msdscore.explain.explanation import explain, rank_key
-from msdscore.forms.base import Unit
+from msdscore.explain.explanation import explain
+from msdscore.forms.base import Unit, rank_key
 from msdscore.intervals import Floats, Interval, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import Word, segment, stem

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.explain.explanation import rank_key
-from msdscore.forms.base import Unit
+from msdscore.forms.base import Unit, rank_key
 from msdscore.intervals import Floats, Interval, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import segment, stem

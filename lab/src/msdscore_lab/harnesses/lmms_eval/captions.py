@@ -6,7 +6,7 @@ from typing import Any
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError
-from msdscore.forms.columns import LOGGED
+from msdscore.forms.columns import columns_logged
 from msdscore.scoring.results import Numbers
 from msdscore.scoring.spec import DEFAULT_ENCODER
 from msdscore.scoring.stream import Batch, score_batches
@@ -36,7 +36,7 @@ def caption_scores(
         ((row,),) = score_batches(shared_scorer(scorer).pipeline, [batch], worst=words)
         if not isinstance(row, Numbers):
             return {"msd_judged": 0.0, "msd_reason": str(row)}
-        numbers = {name if name == "msd" else f"msd_{name}": row.values.get(name) for name in LOGGED}
+        numbers = {name if name == "msd" else f"msd_{name}": row.values.get(name) for name in columns_logged()}
         known = {name: value for name, value in numbers.items() if value is not None}
         return {**known, "msd_judged": 1.0, "msd_least_supported": ", ".join(row.worst)}
 
