@@ -40,13 +40,12 @@ def commands(folder):
         "score rows": (["score", folder / "rows.jsonl", "-e", "toy"], "-o", ".csv"),
         "explain": (["explain", red, "red", "-e", "toy"], "-o", ".json"),
         "explain figure": (["explain", red, "red", "-e", "toy"], "-o", ".png"),
-        "words": (["explain", red, "red", "-e", "toy"], "--words", ".png"),
         "report": (["report", scored, "--images", folder], "-o", ".html"),
         "bank": (["bank", folder, "-e", "toy"], "-o", ".safetensors"),
     }
 
 
-NAMES = ["score", "score rows", "explain", "explain figure", "words", "report", "bank"]
+NAMES = ["score", "score rows", "explain", "explain figure", "report", "bank"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,7 +100,6 @@ def test_inputs_are_never_overwritten(folder):
     ranked.with_suffix(".txt").hardlink_to(red)
     for command, option, target in (
         (known["explain"][0], "-o", red),
-        (known["words"][0], "--words", red),
         (known["score rows"][0], "-o", rows),
         (known["report"][0], "-o", page),
         (known["report"][0], "-o", shown),
@@ -113,8 +111,6 @@ def test_inputs_are_never_overwritten(folder):
         for overwrite in ([], ["--overwrite"]):
             assert "is an input of this command" in msdscore(*command, option, target, *overwrite)
     assert {path: path.read_bytes() for path in before} == before
-    both = folder / "both.png"
-    assert "pass two different names" in msdscore("explain", red, "red", "-e", "toy", "-o", both, "--words", both)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "select", "select tars", "select rows"])

@@ -163,7 +163,7 @@ def test_doubt_threshold_changes_words_colours_remarks_and_legend():
             if word_colour(unit, 1.0, doubt)[0] == "penalty" and word_colour(unit, 1.0, doubt)[1]
         ]
         assert sorted(orange) == sorted(below)
-        assert legend([why])[0][0] == f"likely wrong (p < {doubt:g})"
+        assert legend([why])[0][0] == f"likely wrong (p < {doubt:g}, probably false)"
         assert why.score.msd == usual.score.msd  # scores do not change
     for wrong in (0.0, 1.0, -1.0):
         with pytest.raises(ConfigError, match="threshold of doubt"):
@@ -195,20 +195,21 @@ def test_explain_batch_equals_single_pairs_and_returns_errors_in_order(tmp_path)
     )
     assert [unit.references for unit in known.words if unit.text == "wall"] == [1]
     assert "ref_msd" not in without.score.columns
-    for wrong, why in (
-        ([people], "references .*got 1 for 2"),
-        ([[], None], "at least one reference"),
-    ):
-        with pytest.raises(ConfigError, match=why):
-            scorer.explain_batch(colours, ["a red wall", "a blue sky"], references=wrong)
+    with pytest.raises(ConfigError, match="references .*got 1 for 2"):
+        scorer.explain_batch(colours, ["a red wall", "a blue sky"], references=[people])
 
 
 def test_legend_is_the_same_in_all_outputs(explained):
     entries = legend(explained)
-    assert [text for text, _, _ in entries] == ["likely wrong (p < 0.1)", "check", "neither", "supported"]
+    assert [text for text, _, _ in entries] == [
+        "likely wrong (p < 0.1, probably false)",
+        "check (p < 0.1)",
+        "neither",
+        "supported (p ≥ 0.5)",
+    ]
     assert entries[0][1] == css("penalty", 1.0)
     for text in (explanation_page(explained.items), snippet(explained.items)):
-        assert "likely wrong (p &lt; 0.1)" in text
+        assert "likely wrong (p &lt; 0.1, probably false)" in text
         assert "left out" not in text
     assert [tuple(maps) for maps in maps_of(explained)] == [("support",)] * len(explained)
 
@@ -339,7 +340,7 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
         "Most doubtful words",
         "Least informative captions",
     ]
-    assert "likely wrong (p &lt; 0.1)" in text
+    assert "likely wrong (p &lt; 0.1, probably false)" in text
     assert "coverage" not in data["names"]
 
 

@@ -411,8 +411,8 @@ class Scorer:
             for scores in finish_stream(chunks, self.form):
                 yield from scores
 
-    @overload
-    def explain(
+    @overload  # a text is a sequence of texts
+    def explain(  # type: ignore[overload-overlap]
         self, image: ImageSource, caption: str, references: Sequence[str] | None = None, *, doubt: float = ZERO
     ) -> "Explanation": ...
 
@@ -450,7 +450,7 @@ class Scorer:
         from msdscore.explain.explanation import explain
 
         together = isinstance(caption, Iterable) and not isinstance(caption, str | bytes | Mapping)
-        texts = _listed(caption) if together else [caption]
+        texts: list[Any] = _listed(caption) if together else [caption]
         if not texts:
             raise ConfigError("explain needs a caption, or a list of at least one")
         _reject_swapped(image, texts)

@@ -147,10 +147,15 @@ def missing_glyphs() -> Iterator[list[str]]:
 
 
 def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
-    """Draw explanations of several images, one per row: the image, and next to it the caption, MSD and match.
+    """Return a `sheet` as RGB pixels (height, width, 3), for experiment loggers."""
+    buffer = BytesIO()
+    with missing_glyphs():
+        sheet(items).savefig(buffer, format="png", dpi=SHEET_DPI)
+    return np.asarray(Image.open(buffer).convert("RGB"))
 
-    Returns RGB pixels (height, width, 3), for experiment loggers.
-    """
+
+def sheet(items: Sequence[Attribution]) -> "Figure":
+    """Draw explanations of several images, one per row: the image, and next to it the caption, MSD and match."""
     limit = look.word_limit(items)
     lines = [set_lines(look.spans(item, limit), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
     images = [thumbnail(item.image, SHEET_PIXELS) for item in items]
@@ -167,10 +172,7 @@ def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
         note = f"{_headline(item.score, space, LABEL_POINTS)}; {msd}" if item.score.has_match else msd
         page.text(left + INDENT, top + len(text) * LINE + 0.03, note, color=GREY)
     _draw_word_legend(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
-    buffer = BytesIO()
-    with missing_glyphs():
-        page.figure.savefig(buffer, format="png", dpi=SHEET_DPI)
-    return np.asarray(Image.open(buffer).convert("RGB"))
+    return page.figure
 
 
 def _panel_width(count: int) -> float:

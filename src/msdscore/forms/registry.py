@@ -74,9 +74,9 @@ def check_form(value: object) -> None:
     if not isinstance(value, Form | str | None):
         names = ", ".join(form.__name__ for form in forms())
         raise ConfigError(f"expected {names} or the name of a form, got {type(value).__name__}")
-    kind = type(value)
-    if not isinstance(value, Form) or kind in forms():
+    if not isinstance(value, Form) or type(value) in forms():
         return
+    kind = type(value)
     name = f"{kind.__module__}:{kind.__qualname__}"
     known = {column.name: column for other in forms() for column in other.table if other is not _used.get(name)}
     for column in value.table:

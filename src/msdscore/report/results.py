@@ -47,7 +47,7 @@ class Results:
     others: Mapping[str, tuple[str, ...]]
     verdicts: tuple[str, ...] = ()  # of rows with a match; empty if it was withheld
     verdict_at: tuple[float, float] = VERDICT_AT
-    form: type[Form] = Form
+    form: type[Any] = Form  # its class
 
     def __len__(self) -> int:
         return len(self.ids)

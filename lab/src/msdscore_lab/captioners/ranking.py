@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.forms.columns import heading, lower_is_better
+from msdscore.forms.columns import columns_logged, heading, lower_is_better
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
-from msdscore.report.results import METRICS
 from msdscore_lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
 from msdscore_lab.benchmarks.results.result import from_plain, plain
 from msdscore_lab.captioners.contest import Contest
@@ -162,7 +161,7 @@ def default_samples(images: int) -> int:
 
 def rank(contest: Contest, *, people: str | None = None, how: Resampling) -> Ranking:
     """Rank the captioners by every metric that all captions have."""
-    ordered = dict.fromkeys((*RANKED_BY, *METRICS))
+    ordered = dict.fromkeys((*RANKED_BY, "ref_msd", "soft_msd", *columns_logged()))
     names = [name for name in ordered if name in contest.numbers and not np.isnan(contest.means(name)).any()]
     columns = [*names, *([] if people is None else [people])]
     compared = compare_all_pairs([contest.means(name) for name in columns], how=how)
