@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -57,17 +58,33 @@ def behind(app: Any, prefix: str) -> Any:
     return call
 
 
+def taking_turns(apps: list[Any]) -> Any:
+    """Return an application that passes requests of the API to each of these in turn."""
+    turns = cycle(apps)
+
+    async def call(scope: Any, receive: Any, send: Any) -> None:
+        is_api = scope["type"] == "http" and scope["path"].startswith("/v1/")
+        await (next(turns) if is_api else apps[0])(scope, receive, send)
+
+    return call
+
+
 @contextmanager
-def served(pipeline: Pipeline | None = None, *, prefix: str = "", **settings: Any) -> Iterator[str]:
-    """Yield the address of a server on a free port, optionally behind a proxy with a prefix."""
+def served(pipeline: Pipeline | None = None, *, prefix: str = "", copies: int = 1, **settings: Any) -> Iterator[str]:
+    """Yield the address of a server on a free port, optionally behind a proxy with a prefix.
+
+    Several `copies` of the application take turns, like processes behind a proxy.
+    """
     pytest.importorskip("uvicorn", reason="needs the extra serve")
-    given = ServeSettings(**{"port": 0} | settings)
-    app = create_app(pipeline or SPEC.build(), given, spec=SPEC)
+    given, pipeline = ServeSettings(**{"port": 0} | settings), pipeline or SPEC.build()
+    app, *others = (create_app(pipeline, given, spec=SPEC) for _ in range(copies))
     started = threading.Event()
     with bind(given) as listener:
         server = make_server(app, given, started=started.set)
         if prefix:
             server.config.app = behind(app, prefix)
+        if others:
+            server.config.app = taking_turns([app, *others])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         assert started.wait(30)

@@ -104,6 +104,7 @@ class Namer:
     ) -> tuple[NamedWord, ...]:
         """Return words that are probably true of the image and that the caption neither has nor implies.
 
+        For a caption without content words they are the most probable words of the image, with a lower limit.
         `points` are the vectors of the caption's tokens; words in doubt, by position, imply nothing.
         """
         has_person = any(word.stem in PERSONS for word in words)  # sex and age are not judged
@@ -111,11 +112,12 @@ class Namer:
         said = list(known.values())
         trusted = [number for position, number in known.items() if position not in doubtful]
         spoken = [token for word in words if word.content and not word.negated for token in word.tokens]
+        least = LIKELY if spoken else LIKELIER
         near = np.concatenate([self._profiles[said], _profiles(self._background, to_numpy(points)[spoken])])
         chosen: list[int] = []
         alike = self._vocabulary.alike
         for number in np.argsort(-probabilities, kind="stable").tolist():
-            if len(chosen) == MISSING or probabilities[number] < LIKELY:
+            if len(chosen) == MISSING or probabilities[number] < least:
                 break
             if not self._sure[number] or number in said or (has_person and self._vocabulary.stems[number] in PERSONS):
                 continue

@@ -1,129 +1,148 @@
-// “Break this caption”: changes that make it false, and which of them the metric notices.
+// “Break this caption”: changes that make it false, and which of them the verdict or a word notices.
 import { html } from "./preact.js";
 import * as store from "./store.js";
 import * as service from "./service.js";
 
 const { state, changed, headline } = store;
-const FALLS = 0.1; // fall of the match, or of MSD, from which a change is noticed
-const COLOURS = [
-  "red",
-  "blue",
-  "green",
-  "yellow",
-  "orange",
-  "purple",
-  "pink",
-  "black",
-  "white",
-  "brown",
-  "grey",
-  "gray",
-];
-const OBJECTS = ["giraffe", "pizza", "bicycle", "umbrella", "train", "elephant", "guitar", "boat"];
-const NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
-const PLACES = {
-  "in front of": "behind",
-  "on top of": "under",
-  "next to": "far from",
-  on: "under",
-  under: "on",
-  above: "below",
-  below: "above",
-  behind: "in front of",
-  left: "right",
-  right: "left",
-  inside: "outside",
-  in: "outside",
+const words = (text) => text.split(" ");
+const COLOURS = words("red blue green yellow orange purple pink black white brown grey gray");
+const NUMBERS = words("two three four five six seven eight nine ten");
+// Things that can be replaced, counted and coloured so that the changed caption still makes sense.
+const NOUNS = new Set(
+  words(
+    "person man woman boy girl child baby player skier surfer dog cat horse cow sheep bird elephant zebra giraffe " +
+      "bear duck puppy kitten car bus truck train boat bicycle bike motorcycle airplane plane skateboard surfboard " +
+      "table chair bench bed sofa couch desk shelf cup mug bottle glass plate bowl spoon fork knife pizza cake " +
+      "sandwich apple banana donut laptop computer keyboard phone camera tripod book clock lamp umbrella bag " +
+      "backpack hat helmet jacket shirt ball kite flag sign flower tree building house tower church bridge roof " +
+      "window door fence guitar toy vase",
+  ),
+);
+const PLURALS = {
+  person: "people",
+  man: "men",
+  woman: "women",
+  child: "children",
+  knife: "knives",
+  shelf: "shelves",
+  sheep: "sheep",
 };
-const COMMON = /^(a|an|the|of|and|or|with|in|on|at|to|is|are|by|for|from|next|front|top|its|his|her|their|it)$/i;
+const pluralOf = (noun) =>
+  PLURALS[noun] ?? (/(s|x|ch|sh)$/.test(noun) ? `${noun}es` : noun.replace(/([^aeiou])y$/, "$1ie") + "s");
+const SINGULARS = Object.fromEntries([...NOUNS].map((noun) => [pluralOf(noun), noun]));
+const OTHERS = words("giraffe pizza bicycle umbrella train elephant guitar boat");
+const SUPPORTS = "table|chair|bed|bench|sofa|couch|desk|shelf|bridge|roof|tree|umbrella|car|bus|truck|boat|tripod";
+const ARTICLE = "(?:a|an|the)";
+// Relations whose opposite makes sense: a cup is on or under a table, but a person in uniform is not outside it.
+const RELATIONS = [
+  [`in front of(?= ${ARTICLE} )`, "behind"],
+  [`next to(?= ${ARTICLE} )`, "far from"],
+  [`behind(?= ${ARTICLE} )`, "in front of"],
+  [`above(?= ${ARTICLE} )`, "below"],
+  [`below(?= ${ARTICLE} )`, "above"],
+  [`inside(?= ${ARTICLE} )`, "outside"],
+  [`on(?: top of)?(?= ${ARTICLE} (?:\\w+ )?(?:${SUPPORTS})\\b)`, "under"],
+  [`under(?= ${ARTICLE} (?:\\w+ )?(?:${SUPPORTS})\\b)`, "on"],
+  ["left(?= of| side|[.,]|$)", "right"],
+  ["right(?= of| side|[.,]|$)", "left"],
+];
+// Between two things that cannot be swapped without changing the meaning.
+const ONE_SIDED = new RegExp(
+  "^ (\\w+ ){0,2}(on|on top of|under|above|below|behind|in front of|wearing|holding|riding|eating|chasing|watching|" +
+    "carrying) an? (\\w+ )?$",
+);
 
-const article = (before, word) =>
-  /\ban? $/i.test(before) ? before.replace(/\ban? $/i, /^[aeiou]/.test(word) ? "an " : "a ") : before;
+const withArticle = (before, word) =>
+  before.replace(/\b(a)n?( )$/i, (_, a, space) => a + (/^[aeiou]/.test(word) ? "n" : "") + space);
 
 // Replace a part of a text; the article before it follows the new word.
 function put(text, start, end, word) {
-  const before = article(text.slice(0, start), word);
+  const before = withArticle(text.slice(0, start), word);
   return { text: before + word + text.slice(end), start: before.length, end: before.length + word.trimEnd().length };
 }
 
-const find = (text, words) => {
-  const found = new RegExp(`\\b(${words.join("|")})\\b`, "i").exec(text);
+function find(text, pattern) {
+  const found = new RegExp(`\\b(?:${pattern})\\b`, "i").exec(text);
   return found && { word: found[0].toLowerCase(), start: found.index, end: found.index + found[0].length };
-};
+}
 
-// Words that name things: judged, no colour or number, followed by no other judged word. In “a cup of coffee” it is
-// the cup, since “a coffee of cup” is no caption.
+// Judged words of a caption that name things; not those that name another word, as “cup” in “a cup of coffee”.
 function things({ text, result }) {
-  return result.words.filter((word, number) => {
-    const next = result.words[number + 1];
-    const isJudged = (at) => Boolean(result.look.words[at]?.judged);
-    const last =
-      !next || COMMON.test(next.text) || /[,.;]/.test(text.slice(word.end, next.start)) || !isJudged(number + 1);
+  return result.words.flatMap((word, number) => {
     const plain = word.text.toLowerCase();
-    const named = !COLOURS.includes(plain) && !NUMBERS.includes(plain) && !COMMON.test(plain);
-    return isJudged(number) && last && named && !/\bof $/i.test(text.slice(0, word.start));
+    const noun = NOUNS.has(plain) ? plain : SINGULARS[plain];
+    if (!noun || !result.look.words[number]?.judged) return [];
+    const several = plain !== noun;
+    const contains = text.slice(word.end).startsWith(" of ");
+    const single = !several && /\ban? (?:\w+ )?$/i.test(text.slice(0, word.start));
+    return [{ ...word, plain, noun, several, contains, single }];
   });
 }
 
 export function changesOf(caption) {
   const { text } = caption;
   const named = things(caption);
-  const fresh = OBJECTS.filter((word) => !text.toLowerCase().includes(word));
-  const alone = named.filter((word) => !text.slice(word.end).startsWith(" of "));
-  const best = (alone.length ? alone : named).toSorted((a, b) => (b.p_value ?? 0) - (a.p_value ?? 0))[0];
+  const alone = named.filter((thing) => !thing.contains);
+  const [best] = (alone.length ? alone : named).toSorted((a, b) => (b.p_value ?? 0) - (a.p_value ?? 0));
+  const fresh = OTHERS.filter((noun) => !text.toLowerCase().includes(noun));
   const changes = [];
-  if (best)
-    changes.push({ kind: "another object", ...put(text, best.start, best.end, fresh[text.length % fresh.length]) });
-  const colour = find(text, COLOURS);
-  if (colour) {
-    const others = ["blue", "green", "red", "pink"].filter((word) => word !== colour.word && !text.includes(word));
-    changes.push({ kind: "another colour", ...put(text, colour.start, colour.end, others[0] ?? "purple") });
-  } else if (best) changes.push({ kind: "a wrong colour", ...put(text, best.start, best.start, "purple ") });
-  const end = text.replace(/[\s.]+$/, "");
-  const added = ` and ${/^[aeiou]/.test(fresh.at(-1)) ? "an" : "a"} ${fresh.at(-1)}`;
-  changes.push({ kind: "something added", text: end + added, start: end.length + 1, end: end.length + added.length });
-  const number = find(text, NUMBERS);
-  const single = /\b(an?) (?=\w+$|\w+ (?:of|and|with|in|on|at|is|next|under)\b)/i.exec(text);
-  if (number)
+  if (best) {
+    const other = fresh[text.length % fresh.length];
     changes.push({
-      kind: "another count",
-      ...put(text, number.start, number.end, number.word === "seven" ? "two" : "seven"),
-    });
-  else if (single) {
-    const noun = /^\w+/.exec(text.slice(single.index + single[0].length))[0];
-    const many = `seven ${noun}${/(s|x|ch|sh)$/.test(noun) ? "es" : "s"}`;
-    const stop = single.index + single[0].length + noun.length;
-    changes.push({
-      kind: "another count",
-      text: text.slice(0, single.index) + many + text.slice(stop),
-      start: single.index,
-      end: single.index + many.length,
+      kind: "another object",
+      ...put(text, best.start, best.end, best.several ? pluralOf(other) : other),
     });
   }
-  const place = find(text, Object.keys(PLACES));
-  if (place) changes.push({ kind: "another relation", ...put(text, place.start, place.end, PLACES[place.word]) });
-  const pair = alone.length > 1 ? alone : named;
-  const [one, two] = pair.filter((word, at) => pair.findIndex((other) => other.text === word.text) === at);
-  if (two) {
-    const swapped =
-      text.slice(0, one.start) + two.text + text.slice(one.end, two.start) + one.text + text.slice(two.end);
-    const [start, end] = [one.start, one.start + two.text.length];
-    const also = { start: two.end - one.text.length, end: two.end }; // the other place: the text has the same length
-    changes.push({ kind: "two words swapped", text: swapped, start, end, also });
+  const colour = find(text, COLOURS.join("|"));
+  if (colour) {
+    const other = words("blue green red pink").find((word) => word !== colour.word && !text.includes(word));
+    changes.push({ kind: "another colour", ...put(text, colour.start, colour.end, other ?? "purple") });
+  } else if (best) changes.push({ kind: "a wrong colour", ...put(text, best.start, best.start, "purple ") });
+  const end = text.replace(/[\s.]+$/, "");
+  const added = withArticle(" and a ", fresh.at(-1)) + fresh.at(-1);
+  changes.push({ kind: "something added", text: end + added, start: end.length + 1, end: end.length + added.length });
+  const number = find(text, NUMBERS.join("|"));
+  const single = named.find((thing) => thing.single && /\ban? $/i.test(text.slice(0, thing.start)));
+  if (number) {
+    const other = number.word === "seven" ? "two" : "seven";
+    changes.push({ kind: "another count", ...put(text, number.start, number.end, other) });
+  } else if (single) {
+    const before = text.slice(0, single.start).replace(/\ban? $/i, "");
+    const many = `seven ${pluralOf(single.noun)}`;
+    const [start, stop] = [before.length, before.length + many.length];
+    changes.push({ kind: "another count", text: before + many + text.slice(single.end), start, end: stop });
+  }
+  const relation = RELATIONS.map(([pattern, other]) => [find(text, pattern), other]).find(([found]) => found);
+  if (relation) {
+    const [{ start, end: stop }, other] = relation;
+    changes.push({ kind: "another relation", ...put(text, start, stop, other) });
+  }
+  const pair = alone.flatMap((one, at) => alone.slice(at + 1).map((two) => [one, two]));
+  const swapped = pair.find(
+    ([one, two]) => one.single && two.single && one.noun !== two.noun && ONE_SIDED.test(text.slice(one.end, two.start)),
+  );
+  if (swapped) {
+    const [one, two] = swapped;
+    const first = put(text, one.start, one.end, two.text);
+    const shift = first.text.length - text.length;
+    const second = put(first.text, two.start + shift, two.end + shift, one.text);
+    changes.push({ kind: "two words swapped", ...first, text: second.text, also: second });
   }
   return changes;
 }
 
 const placesOf = (change) => [change, change.also].filter(Boolean);
 
-// A change is caught if the number falls clearly, or if a changed word is marked.
-function isCaught(caption, change, result) {
-  const value = ({ score }) => score.match ?? score.msd;
-  const marked = result.doubtful.some(
-    ({ finding, start, end }) =>
-      finding === "likely wrong" && placesOf(change).some((place) => start < place.end && end > place.start),
+// What notices a change: a changed word in doubt, or a verdict below that of the caption; null if nothing does.
+function noticeOf(caption, change, result) {
+  const marked = result.words.find(
+    ({ finding, gap, p_value, start, end }) =>
+      (finding || (p_value == null && gap > 0)) &&
+      placesOf(change).some((place) => start < place.end && end > place.start),
   );
-  return marked || value(caption.result) - value(result) >= FALLS;
+  if (marked) return `${marked.finding ?? "likely wrong"}: ${marked.text}`;
+  const rank = ({ score }) => state.look.verdicts.findIndex(([, name]) => name === score.verdict);
+  return rank(caption.result) >= 0 && rank(result) > rank(caption.result) ? result.score.verdict : null;
 }
 
 export async function breakCaption(caption) {
@@ -131,34 +150,40 @@ export async function breakCaption(caption) {
     caption.broken = null;
     return changed();
   }
+  await breakNow(caption);
+}
+
+async function breakNow(caption) {
   const changes = changesOf(caption);
   const { text } = caption;
+  const { image } = state;
+  const name = `break ${caption.id}`;
   caption.broken = { text, changes: null };
   changed();
   try {
-    const items = await service.explain(
-      state.image,
-      changes.map((change) => change.text),
-      undefined,
-      { fields: "words,look" },
-    );
+    const texts = changes.map((change) => change.text);
+    const options = { fields: "words,look", references: store.referenceLines() };
+    const items = await service.explain(image, texts, undefined, options);
+    store.reached(name);
     if (caption.broken?.text !== text) return;
     caption.broken.changes = changes
       .map((change, number) => ({ ...change, result: items[number].explanations[0] }))
       .filter(({ result }) => result)
-      .map((change) => ({ ...change, caught: isCaught(caption, change, change.result) }));
+      .map((change) => ({ ...change, notice: noticeOf(caption, change, change.result) }));
   } catch (error) {
     caption.broken = null;
-    store.failed(error, () => breakCaption(caption));
+    store.failed(error, name, () => state.image === image && caption.text === text && breakNow(caption));
   }
   changed();
 }
+
+const verdictOf = ({ result }) => result.score.verdict ?? "no word is marked";
 
 export function Broken({ caption }) {
   const { text, changes } = caption.broken;
   if (text !== caption.text) return null;
   if (!changes) return html`<p class="broken small">Breaking it…</p>`;
-  const caught = changes.filter((change) => change.caught).length;
+  const missed = changes.filter((change) => !change.notice).map(({ kind }) => kind);
   const line = (change) => {
     const { number, kind } = headline({ result: change.result });
     let at = 0;
@@ -167,25 +192,30 @@ export function Broken({ caption }) {
       at = end;
       return html`${before}<mark>${change.text.slice(start, end)}</mark>`;
     });
-    return html`<tr key=${change.kind} class=${change.caught ? "caught" : "missed"}>
+    return html`<tr key=${change.kind} class=${change.notice ? "caught" : "missed"}>
       <th scope="row">${change.kind}</th>
       <td dir="auto">${marked}${change.text.slice(at)}</td>
       <td class=${`cell ${kind}`}>${number}</td>
-      <td>${change.caught ? "✓ caught" : "✗ not caught"}</td>
-      <td><button
-        type="button"
-        class="small"
-        onClick=${() => store.add(change.text, { after: caption.id })}
-      >Add</button></td>
+      <td>${change.notice ? `✓ ${change.notice}` : `✗ missed: ${verdictOf(change)}`}</td>
+      <td>
+        <button type="button" class="small" onClick=${() => store.add(change.text, { after: caption.id })}>Add</button>
+      </td>
     </tr>`;
   };
   return html`<div class="broken">
     <p>
-      ${changes.length} changes that make it false: <b>${caught} caught</b>.
-      <span class="small"> Counts, relations and word order hardly change the score.</span>
+      ${changes.length} ${changes.length === 1 ? "change that makes" : "changes that make"} it false:
+      <b>${changes.length - missed.length} caught</b>${
+        missed.length > 0 && html`, <b>${missed.length} missed</b> (${missed.join(", ")})`
+      }.
+      <span class="small"> Caught: the verdict falls, or a changed word is in doubt.</span>
     </p>
     <div class="scroll">
-      <table><tbody>${changes.map(line)}</tbody></table>
+      <table>
+        <tbody>
+          ${changes.map(line)}
+        </tbody>
+      </table>
     </div>
   </div>`;
 }

@@ -2,8 +2,8 @@
 import { html, useEffect, useState } from "./preact.js";
 import { percent, signed } from "./store.js";
 import * as rows from "./rows.js";
-import { coloured } from "./cards.js";
-import { Thumbnail, headlineOf } from "./many.js";
+import { Thumbnail } from "./image.js";
+import { coloured } from "./words.js";
 
 const { view } = rows;
 const SHOWN = 10;
@@ -112,7 +112,7 @@ function Summary({ pairs, first, second, by }) {
 function Pair({ pair, by }) {
   const { first, second } = pair;
   const line = (row) => {
-    const { number, kind } = headlineOf(row, by);
+    const { number, kind } = rows.headlineOf(row, by);
     return html`<p dir="auto">
       <span class="side">${row.system}</span> <b class=${`match ${kind}`}>${number}</b>${" "}
       <span class="said">${row.result ? coloured(row) : row.caption}</span>

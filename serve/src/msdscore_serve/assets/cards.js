@@ -2,6 +2,8 @@
 import { html, useLayoutEffect, useRef } from "./preact.js";
 import * as store from "./store.js";
 import { Aligned } from "./difference.js";
+import { meaning, pieces } from "./words.js";
+import { Answers } from "./answers.js";
 import { Broken, breakCaption } from "./break.js";
 import { openShare } from "./share.js";
 
@@ -46,14 +48,17 @@ function Card({ caption, place, shown }) {
       <${Bar} caption=${caption} />
       <${Tools} caption=${caption} place=${place} />
     </div>
-    ${result && html`<${Hints} caption=${caption} />`}
-    ${caption.error && html`<p class="note">${caption.error}</p>`}
+    ${result && html`<${Hints} caption=${caption} />`} ${caption.error && html`<p class="note">${caption.error}</p>`}
+    ${isProposed(caption) && html`<p class="small proposed">${PROPOSAL}</p>`}
     ${result && notesOf(result).map((text) => html`<p class="note" key=${text}>${warning(text)}</p>`)}
     ${result && caption.numbers && html`<${Numbers} caption=${caption} />`}
     ${caption.broken && html`<${Broken} caption=${caption} />`}
+    ${caption.asked && html`<${Answers} caption=${caption} />`}
   </li>`;
 }
 
+const isProposed = ({ proposed, text }) => Boolean(proposed) && proposed === text;
+const PROPOSAL = "These are the most probable words of the image: describe it.";
 const WARNINGS = {
   "not English": "Not English: this encoder cannot read the caption, so it has no score.",
 };
@@ -76,21 +81,25 @@ function Tools({ caption, place }) {
     >
       ${name in ICONS ? html`<${Icon} name=${name} />` : title}
     </button>`;
-  const numbers = () => {
-    caption.numbers = !caption.numbers;
+  const toggle = (name) => () => {
+    caption[name] = !caption[name];
     changed();
   };
   return html`<div class="tool-row">
-    ${caption.result && button("numbers", "Numbers", numbers, caption.numbers)}
+    ${caption.result && button("numbers", "Numbers", toggle("numbers"), caption.numbers)}
     ${store.isCurrent(caption) && state.image?.bitmap && button("share", "Share", () => openShare(caption))}
     ${
       store.isCurrent(caption) &&
       caption.result.readable !== false &&
       button("break", "Break it", () => breakCaption(caption), Boolean(caption.broken))
     }
+    ${
+      store.isCurrent(caption) &&
+      caption.result.readable !== false &&
+      button("answers", "Was this wrong?", toggle("asked"), caption.asked)
+    }
     ${state.captions.length > 1 && button("compare", "Compare", () => store.compare(caption, !compared), compared)}
-    ${caption.text && button("copy", "Copy", () => copy(caption))}
-    ${button("remove", "Remove", () => discard(caption))}
+    ${caption.text && button("copy", "Copy", () => copy(caption))} ${button("remove", "Remove", () => discard(caption))}
   </div>`;
 }
 
@@ -152,6 +161,7 @@ function Editor({ caption, place, shown }) {
     if (state.focus !== caption.id) return;
     state.focus = null;
     field.current.focus({ preventScroll: true });
+    if (isProposed(caption)) field.current.select(); // typing replaces it
     field.current.scrollIntoView({ block: "nearest" });
   });
   const point = (event) => {
@@ -200,65 +210,6 @@ function tap(event, caption) {
   if (state.pinned?.id === caption.id && state.pinned.number === number) return;
   event.preventDefault();
   pin(caption, number);
-}
-
-// Words keep their colours while another part of the text changes: the unchanged start and end still match.
-function pieces(caption, shown) {
-  const { text, result } = caption;
-  if (!result) return text;
-  const old = result.caption;
-  let head = 0;
-  while (head < Math.min(text.length, old.length) && text[head] === old[head]) head++;
-  let tail = 0;
-  while (tail < Math.min(text.length, old.length) - head && text.at(-1 - tail) === old.at(-1 - tail)) tail++;
-  const shift = text.length - old.length;
-  const nodes = [];
-  let end = 0;
-  result.words.forEach((word, number) => {
-    const late = word.start >= old.length - tail;
-    if (word.end > head && !late) return;
-    const [start, stop] = late ? [word.start + shift, word.end + shift] : [word.start, word.end];
-    const look = result.look.words[number];
-    const patch = state.patch?.id === caption.id && result.look.told_by[state.patch.number]?.includes(number);
-    const style = colours(look);
-    const on = number === shown || patch;
-    const kind = ["w", style && "tinted", !look.judged && "none", on && "on"].filter(Boolean).join(" ");
-    const title = caption.id === null ? meaning(word, look) : undefined;
-    nodes.push(
-      text.slice(end, start),
-      html`<span class=${kind} style=${style} data-word=${number} title=${title}
-        >${text.slice(start, stop)}</span
-      >`,
-    );
-    end = stop;
-  });
-  return [...nodes, text.slice(end)];
-}
-
-// The caption of a result with coloured words, read-only.
-export const coloured = ({ caption: text, result }) => pieces({ id: null, text, result }, -1);
-
-// The colours of a word on light and dark pages; none for a word that is neither supported nor in doubt.
-export const colours = (look) =>
-  look.back && {
-    "--back": look.back,
-    "--text": look.ink,
-    "--dark-back": look.dark_back,
-    "--dark-text": look.dark_ink,
-  };
-
-export function meaning(word, look) {
-  const { reason = "" } = word;
-  if (!look.judged) return !reason || reason.includes("not judged") ? reason || "not judged" : `not judged: ${reason}`;
-  if (word.p_value != null) {
-    const share = Math.round(100 * word.p_value);
-    if (word.finding)
-      return `${word.finding}: ${share < 1 ? "under 1" : share} % of true words have this little evidence`;
-    const verdict = word.p_value < 0.5 ? "neither supported nor wrong" : "supported";
-    return `${verdict}: more evidence than ${share} % of true words`;
-  }
-  const size = Math.abs(word.gap).toFixed(2);
-  return word.gap > 0 ? `likely wrong, +${size} nats` : `supported, −${size} nats`;
 }
 
 function spoken(caption) {
@@ -335,11 +286,13 @@ function Hints({ caption }) {
     return meant ? [{ word, meant }] : [];
   });
   const unjudged = unjudgedOf(caption.result);
-  const count = suggestions.length + missing.length + misspelt.length + unjudged.length;
+  const notes = store.wordNotes(caption.result);
+  const count = suggestions.length + missing.length + misspelt.length + unjudged.length + notes.length;
   if (!store.isCurrent(caption) || !count) return null;
   const choice = (word, text) =>
     html`<button type="button" class="word" key=${text} onClick=${() => replace(caption, word, text)}>${text}</button>`;
   return html`<p class="hints">
+    ${notes.map((text) => html`<span class="found" key=${text}>${text[0].toUpperCase() + text.slice(1)}.</span>`)}
     ${misspelt.map(
       ({ word, meant }) =>
         html`<span class="rather" key=${word.start}><q>${word.text}</q> did you mean ${choice(word, meant)}?</span>`,
@@ -398,19 +351,36 @@ function Numbers({ caption }) {
   const added = (value) => (value === undefined ? "" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`);
   return html`<table class="numbers">
     <thead>
-      <tr><th scope="col">number</th><th scope="col">value</th><th scope="col">adds to MSD</th></tr>
+      <tr>
+        <th scope="col">number</th>
+        <th scope="col">value</th>
+        <th scope="col">adds to MSD</th>
+      </tr>
     </thead>
     <tbody>
       ${all.map(
         (name) =>
           html`<tr key=${name}>
-            <th scope="row">${name}</th><td>${shown(score[name])}</td><td>${added(adds[name])}</td>
+            <th scope="row">${name}</th>
+            <td>${shown(score[name])}</td>
+            <td>${added(adds[name])}</td>
           </tr>`,
       )}
     </tbody>
     <tfoot>
-      <tr><th scope="row">MSD</th><td></td><td>${signed(score.msd)}</td></tr>
-      ${score.ref_msd != null && html`<tr><th scope="row">Ref-MSD</th><td></td><td>${signed(score.ref_msd)}</td></tr>`}
+      <tr>
+        <th scope="row">MSD</th>
+        <td></td>
+        <td>${signed(score.msd)}</td>
+      </tr>
+      ${
+        score.ref_msd != null &&
+        html`<tr>
+          <th scope="row">Ref-MSD</th>
+          <td></td>
+          <td>${signed(score.ref_msd)}</td>
+        </tr>`
+      }
     </tfoot>
   </table>`;
 }
@@ -427,7 +397,9 @@ function Difference() {
   const names = [...new Set([...Object.keys(a), ...Object.keys(b)])];
   const row = (name, x = 0, y = 0) =>
     html`<tr key=${name}>
-      <th scope="row">${name}</th><td>${signed(x)}</td><td>${signed(y)}</td>
+      <th scope="row">${name}</th>
+      <td>${signed(x)}</td>
+      <td>${signed(y)}</td>
       <td>${y - x >= 0 ? "+" : "−"}${Math.abs(y - x).toFixed(3)}</td>
     </tr>`;
   return html`<section id="difference" aria-label="Difference of two captions">
@@ -437,7 +409,9 @@ function Difference() {
     <table class="numbers">
       <thead>
         <tr>
-          <th scope="col">adds to MSD</th><th scope="col">first</th><th scope="col">second</th>
+          <th scope="col">adds to MSD</th>
+          <th scope="col">first</th>
+          <th scope="col">second</th>
           <th scope="col">difference</th>
         </tr>
       </thead>

@@ -1,6 +1,6 @@
 // Two captions word by word: aligned, so that replaced, added and moved words are visible.
 import { html } from "./preact.js";
-import { colours } from "./cards.js";
+import { colours } from "./words.js";
 
 const MOVED = "Underlined words are in both captions, at different positions. Word order hardly changes the score.";
 const plain = (word) => word.text.toLowerCase();

@@ -1,12 +1,13 @@
 // The image with its maps and their legend, the regions of a word, the words of a region, and the examples.
-import { html, useEffect, useRef } from "./preact.js";
+import { html, useEffect, useRef, useState } from "./preact.js";
 import * as store from "./store.js";
 import * as draw from "./draw.js";
-import { meaning } from "./cards.js";
+import { meaning } from "./words.js";
 
 const { state, changed } = store;
 const LONGEST = 720;
 const HINT = "Point at a word, or tap it, to see its region; point at the image to see which words mention it.";
+const SHOW = "Show the image";
 const LOST = "The image of these captions is not stored in this browser.";
 const UNSHOWN = "This browser cannot show the image, but it is scored.";
 const UNREAD = "This browser cannot show the image. Describe it, and the service will try to read it.";
@@ -169,8 +170,8 @@ function Legend() {
     const region =
       spotlightOf(caption)?.title ?? (look.judged ? `“${own.text}” has no reliable region` : `“${own.text}”`);
     return html`<p id="legend">
+      ${state.pinned && html`<button type="button" class="small" aria-label=${SHOW} onClick=${unpin}>✕</button>`}
       <b>${region}</b> <span id="meant">${meaning(own, look)}</span>
-      ${state.pinned && html`<button type="button" class="small" onClick=${unpin}>show the image</button>`}
     </p>`;
   }
   const map = mapOf(caption);
@@ -246,4 +247,15 @@ function Samples() {
         </button>`,
     )}
   </div>`;
+}
+
+// A small image of a file, in lists of rows.
+export function Thumbnail({ file, alt = "" }) {
+  const [url, setUrl] = useState("");
+  useEffect(() => {
+    const made = URL.createObjectURL(file);
+    setUrl(made);
+    return () => URL.revokeObjectURL(made);
+  }, [file]);
+  return url && html`<img src=${url} alt=${alt} />`;
 }

@@ -2,11 +2,12 @@
 import { html, useEffect, useState } from "./preact.js";
 import * as store from "./store.js";
 import * as rows from "./rows.js";
-import { coloured } from "./cards.js";
+import { Thumbnail } from "./image.js";
+import { coloured } from "./words.js";
 import { Review } from "./review.js";
 import { Captioners, captioners } from "./captioners.js";
 
-const { percent, signed, state } = store;
+const { percent, state } = store;
 const { view, change, PAGE } = rows;
 const BINS = 15;
 
@@ -152,8 +153,6 @@ function Tiles({ counts, onPick, picked }) {
   </div>`;
 }
 
-const shownNumber = (name, value) => (name === "match" ? percent(value) : signed(value));
-
 function List() {
   const by = view.by === "file" ? null : rows.defaultBy();
   const all = rows.selected(by);
@@ -242,7 +241,7 @@ function Histogram({ by, edges, counts }) {
   const most = Math.max(...counts, 1);
   const bar = (count, number) => {
     const [low, high] = [edges[number], edges[number + 1]];
-    const label = `${by} ${shownNumber(by, low)} to ${shownNumber(by, high)}: ${count} rows`;
+    const label = `${by} ${rows.shownNumber(by, low)} to ${rows.shownNumber(by, high)}: ${count} rows`;
     const on = view.low === low;
     const found = state.look.verdicts.find(([least]) => (low + high) / 2 >= least)?.[1];
     const kind = by === "match" ? store.kindOf(found) : "none";
@@ -261,7 +260,7 @@ function Histogram({ by, edges, counts }) {
   };
   return html`<div id="histogram" role="group" aria-label=${`Histogram of ${by}`}>${counts.map(bar)}</div>
     <p id="edges" aria-hidden="true">
-      <span>${shownNumber(by, edges[0])}</span>${by}<span>${shownNumber(by, edges.at(-1))}</span>
+      <span>${rows.shownNumber(by, edges[0])}</span>${by}<span>${rows.shownNumber(by, edges.at(-1))}</span>
     </p>`;
 }
 
@@ -270,28 +269,10 @@ const openCard = async (row) => {
   scrollTo(0, 0);
 };
 
-// The number of a row as text, its verdict and kind; the match too if the rows are sorted by another number.
-export function headlineOf(row, by) {
-  const verdict = rows.verdictOf(row);
-  const value = row.numbers[by];
-  const number = row.busy || rows.isWaiting(row) ? "…" : value === undefined ? "–" : shownNumber(by, value);
-  const { match } = row.numbers;
-  const isMatch = by === "match" || !by;
-  const doubts = store.withheldBy(row.warnings);
-  const judged = verdict ? verdict : doubts.length ? `but: ${doubts.join(", ")}` : "match";
-  const text = value === undefined ? (row.caption ? "no score" : "") : isMatch ? judged : by;
-  return {
-    number,
-    text,
-    kind: store.kindOf(verdict),
-    other: !isMatch && match !== undefined ? `${percent(match)} match` : "",
-  };
-}
-
 // One row: image, caption with coloured words, number; a click on the caption edits it.
 function Row({ row, by }) {
   const [editing, setEditing] = useState(false);
-  const { number, text, kind, other } = headlineOf(row, by);
+  const { number, text, kind, other } = rows.headlineOf(row, by);
   const notes = [row.error, row.problem, ...row.warnings].filter(Boolean);
   const about = [row.image || row.file?.name, row.system, row.decision, rows.isEdited(row) && row.original && "edited"];
   const done = (event) => {
@@ -349,14 +330,4 @@ function Describe({ row, onDone, focus }) {
     onKeyDown=${press}
     onBlur=${onDone}
   />`;
-}
-
-export function Thumbnail({ file, alt = "" }) {
-  const [url, setUrl] = useState("");
-  useEffect(() => {
-    const made = URL.createObjectURL(file);
-    setUrl(made);
-    return () => URL.revokeObjectURL(made);
-  }, [file]);
-  return url && html`<img src=${url} alt=${alt} />`;
 }

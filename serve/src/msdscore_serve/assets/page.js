@@ -52,6 +52,7 @@ function App() {
           <details id="references" open=${Boolean(state.references)}>
             <summary>References</summary>
             <label for="reference-lines">Human captions of this image, one per line; they add Ref-MSD.</label>
+            ${state.references.trim() && html`<p class="small" id="judged-with">${JUDGED_WITH}</p>`}
             <textarea
               id="reference-lines"
               rows="4"
@@ -76,6 +77,8 @@ function skip(event) {
 }
 
 const TIP = "Enter adds another caption; pasted lines become one caption each. The best comes first.";
+const JUDGED_WITH =
+  "Words are now judged by the image and by these references together: a false reference can hide a wrong word.";
 const TOY = "This is the toy encoder: it knows only colours and positions.";
 
 // A progress bar at the top while the service is working.

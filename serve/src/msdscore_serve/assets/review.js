@@ -2,8 +2,8 @@
 import { html, useEffect, useState } from "./preact.js";
 import * as rows from "./rows.js";
 import { changed } from "./store.js";
-import { coloured } from "./cards.js";
-import { Thumbnail, headlineOf } from "./many.js";
+import { Thumbnail } from "./image.js";
+import { coloured } from "./words.js";
 
 const DECISIONS = { accepted: "A", fixed: "E", skipped: "S" };
 
@@ -62,7 +62,7 @@ export function Review() {
         </p>
         <p class="tools">${queue.length > 0 && html`<button type="button" onClick=${back}>Back</button>`}</p>
       </div>`;
-  const { number, text, kind } = headlineOf(row, by);
+  const { number, text, kind } = rows.headlineOf(row, by);
   const finish = (event) => {
     setEditing(false);
     rows.setCaption(row, event.target.value);

@@ -260,9 +260,13 @@ async function work(rows) {
     let problem = null;
     try {
       items = await service.explain(await imageOf(first.file), captions, undefined, { fields: "words,look" });
+      store.reached("rows");
     } catch (error) {
+      if (error.isTemporary || error.status === 401) {
+        for (const row of batch) row.busy = false;
+        return store.failed(error, "rows", scoreAll);
+      }
       problem = error.message;
-      if (error.status === 401) state.needsToken = true;
     }
     batch.forEach((row, number) => accept(row, captions[number], items[number], problem));
     remember();
@@ -315,6 +319,26 @@ export const defaultBy = () => {
     ? view.by
     : ["match", "soft_msd", "msd", ...names].find((name) => names.includes(name));
 };
+
+export const shownNumber = (name, value) => (name === "match" ? store.percent(value) : store.signed(value));
+
+// The number of a row as text, its verdict and kind; the match too if the rows are sorted by another number.
+export function headlineOf(row, by) {
+  const verdict = verdictOf(row);
+  const value = row.numbers[by];
+  const number = row.busy || isWaiting(row) ? "…" : value === undefined ? "–" : shownNumber(by, value);
+  const { match } = row.numbers;
+  const isMatch = by === "match" || !by;
+  const doubts = store.withheldBy(row.warnings);
+  const judged = verdict ? verdict : doubts.length ? `but: ${doubts.join(", ")}` : "match";
+  const text = value === undefined ? (row.caption ? "no score" : "") : isMatch ? judged : by;
+  return {
+    number,
+    text,
+    kind: store.kindOf(verdict),
+    other: !isMatch && match !== undefined ? `${store.percent(match)} match` : "",
+  };
+}
 
 // Rows that pass the filters, worst first by a number, or in the order of the file; rows without it come last.
 export function selected(by = view.by === "file" ? null : defaultBy()) {

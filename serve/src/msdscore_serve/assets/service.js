@@ -68,24 +68,33 @@ async function nameOf(image, signal) {
   return image.id;
 }
 
-// One result per caption, each scored separately; at most `max_items` captions. `references` are human captions.
-export async function explain(image, captions, signal, { again = true, references = [], fields = "all" } = {}) {
-  const name = await nameOf(image, signal);
-  const items = captions.map((caption) => ({ image: name, captions: [caption], references }));
-  const answer = await read(`v1/explain?fields=${fields}`, { json: { items }, signal });
-  if (again && answer.items.some((item) => item.error?.includes("unknown image"))) {
-    image.id = null; // the service was restarted, or has dropped the image
-    return explain(image, captions, signal, { again: false, references, fields });
-  }
-  return answer.items;
-}
-
-export async function figure(image, kind, captions, signal) {
+function formOf(image, captions, references = []) {
   const form = new FormData();
   form.append("image", image.sent, image.file.name);
   for (const caption of captions) form.append("caption", caption);
-  return (await call(`v1/figure?kind=${kind}`, { body: form, signal })).blob();
+  for (const reference of references) form.append("reference", reference);
+  return form;
 }
+
+// One result per caption, each scored separately; at most `max_items` captions. `references` are human captions.
+export async function explain(image, captions, signal, { references = [], fields = "all" } = {}) {
+  const name = await nameOf(image, signal);
+  const path = `v1/explain?fields=${fields}`;
+  const json = { items: captions.map((caption) => ({ image: name, captions: [caption], references })) };
+  const { items } = await read(path, { json, signal });
+  if (!items.some((item) => item.error?.includes("unknown image"))) return items;
+  // The service was restarted, has dropped the image, or is one of several processes: this request contains the image.
+  image.id = null;
+  const [all] = (await read(path, { body: formOf(image, captions, references), signal })).items;
+  return captions.map((_, number) => ({
+    error: all.error,
+    explanations: [all.explanations[number]],
+    errors: [all.errors[number]],
+  }));
+}
+
+export const figure = async (image, kind, captions, signal) =>
+  (await call(`v1/figure?kind=${kind}`, { body: formOf(image, captions), signal })).blob();
 
 export const version = () => read("version");
 export const look = () => read("look.json");

@@ -6,13 +6,16 @@ const PAUSE = 60; // milliseconds without a key press before a request is sent
 const BATCH = 16; // captions per request, so that the first results of many arrive early
 const REMEMBERED = 400; // milliseconds between two updates of the address; Safari allows 100 in ten seconds
 const LONGEST_WAIT = 15_000; // maximum time in milliseconds between two attempts to reach the service
+const WORDLESS = "a photo"; // a caption without judged words, of which all words of the image are missing
+const PROPOSED = 3; // words of a proposed caption
+const NAMED = 3; // words of a note
 const UNDONE = 8000; // milliseconds during which a removal can be undone
 
 export const state = {
   view: "image", // or "file": a scored file, or many images
   image: null, // { file, sent, bitmap, sample, id, error, key, note }
   references: "", // human captions of the image, one per line
-  captions: [], // { id, text, scored, result, error, before, numbers }
+  captions: [], // { id, text, scored, result, error, before, numbers, asked, proposed }
   order: [], // ids of captions in display order
   focus: null, // id of the caption whose field gets the focus
   typing: false, // a field has the focus: cards are not reordered
@@ -67,6 +70,8 @@ const newCaption = (text) => ({
   error: null,
   before: null,
   numbers: false,
+  asked: false,
+  proposed: null,
 });
 export const captionOf = (id) => state.captions.find((caption) => caption.id === id);
 export const inOrder = () => state.order.map(captionOf).filter(Boolean);
@@ -117,6 +122,17 @@ export function headline(caption) {
   if (!score.verdict)
     return { number: percent(score.match), verdict: `but: ${withheldBy(warnings).join(", ")}`, kind: "none" };
   return { number: percent(score.match), verdict: score.verdict, kind: kindOf(score.verdict) };
+}
+
+// The words in doubt, such as “check: blue”; empty without a verdict or without a judged word.
+export function wordNotes({ doubtful = [], look, score }) {
+  if (!score.verdict || !look.words.some((word) => word.judged)) return [];
+  const notes = ["likely wrong", "check"].flatMap((finding) => {
+    const found = [...new Set(doubtful.filter((word) => word.finding === finding).map((word) => word.text))];
+    const more = found.length > NAMED ? ` and ${found.length - NAMED} more` : "";
+    return found.length ? [`${finding}: ${found.slice(0, NAMED).join(", ")}${more}`] : [];
+  });
+  return notes.length ? notes : ["no word stands out"];
 }
 
 // The change of a card's number since the last edit, with its unit.
@@ -255,10 +271,10 @@ export async function score() {
       sortCards();
       changed();
     }
-    reached();
+    reached("score");
     announceBest();
   } catch (error) {
-    if (error.name !== "AbortError" && running === run) failed(error, score);
+    if (error.name !== "AbortError" && running === run) failed(error, "score", score);
   } finally {
     if (running === run) finished(run);
   }
@@ -282,19 +298,23 @@ function accept(caption, text, item) {
 
 function announceBest() {
   const best = inOrder().find((caption) => caption.result);
-  if (best) announce(`Scored. First: ${best.text}, ${headline(best).number} ${headline(best).verdict}.`);
+  if (best)
+    announce(`${imageName()}: scored. First: ${best.text}, ${headline(best).number} ${headline(best).verdict}.`);
 }
+
+const imageName = () =>
+  state.samples.find(({ file }) => file === state.image.sample)?.name ?? `Image ${state.image.file.name}`;
 
 // Failures ----------------------------------------------------------------------------------------
 
 let tries = 0;
 let waiting = null;
-let again = null;
+const again = new Map(); // failed actions by name; retried together, also when a token is entered
 
 // Requests that fail because the service or the network is unavailable are retried until they succeed.
-export function failed(error, action) {
+export function failed(error, name, action) {
   state.needsToken ||= error.status === 401;
-  again = action; // also retried when a token is entered
+  if (error.isTemporary || error.status === 401 || error.status >= 500) again.set(name, action);
   clearTimeout(waiting);
   if (!error.isTemporary)
     return say(error.message, true, error.status >= 500 ? { title: "Try again", run: tryAgain } : null);
@@ -304,16 +324,17 @@ export function failed(error, action) {
 
 export function tryAgain() {
   clearTimeout(waiting);
-  const action = again;
-  again = null;
-  action?.();
+  const actions = [...again.values()];
+  again.clear();
+  for (const action of actions) action();
 }
 
-function reached() {
-  tries = 0;
-  again = null;
-  clearTimeout(waiting);
+export function reached(name) {
+  again.delete(name);
   state.needsToken = false;
+  if (again.size) return; // another action waits, with its message
+  tries = 0;
+  clearTimeout(waiting);
   if (!state.message?.action || state.message.wrong) say("");
 }
 
@@ -346,12 +367,35 @@ export async function open(
   if (!sample) images.save(image.key, file);
   // A phone would open its keyboard.
   if (!captions && !matchMedia("(pointer: coarse)").matches) focusOn(state.captions[0]);
-  await score();
+  const [first] = state.captions;
+  if (!sample && state.captions.length === 1 && !first.text) await propose(image, first);
+  else await score();
+}
+
+// A new image starts with a caption of its most probable words, unless something was typed meanwhile. A file that is
+// not an image is reported before anyone describes it.
+async function propose(image, caption) {
+  try {
+    const [item] = await service.explain(image, [WORDLESS], undefined, { fields: "words" });
+    if (state.image !== image) return;
+    image.error = item.error;
+    const words = (item.explanations[0]?.missing ?? []).slice(0, PROPOSED).map(({ word }) => word);
+    if (words.length && state.captions.includes(caption) && !caption.text) {
+      caption.proposed = words.join(", ");
+      edit(caption, caption.proposed);
+      if (state.typing) focusOn(caption);
+    }
+    reached("propose");
+  } catch (error) {
+    if (state.image === image) failed(error, "propose", () => propose(image, caption));
+  }
 }
 
 function show(image, captions, references = "") {
   Object.assign(state, { view: "image", image, references, opening: false, compared: [], active: null });
   state.message = state.word = state.pinned = state.patch = null;
+  for (const name of [...again.keys()]) if (name !== "rows") again.delete(name); // they were about another image
+  if (image) announce(`${imageName()}.`);
   state.captions = captions.map(newCaption);
   state.order = state.captions.map((caption) => caption.id);
   rememberNow();
@@ -370,7 +414,7 @@ export async function openSample(sample, captions = sample.captions, { reference
   } catch (error) {
     if (mine !== choice) return;
     state.opening = false;
-    failed(error, () => openSample(sample, captions, { references, push }));
+    failed(error, "open", () => openSample(sample, captions, { references, push }));
   }
 }
 
@@ -438,9 +482,8 @@ export async function restore(push = false) {
   }
   const key = fields.get("image");
   const sample = state.samples.find(({ file }) => file === fields.get("sample"));
-  if (sample) return openSample(sample, captions, { references, push });
-  if (!key && !fields.has("sample"))
-    return openSample(state.samples[0], fields.has("c") ? captions : undefined, { references, push });
+  const shown = sample ?? (key || fields.has("sample") ? null : state.samples[0]);
+  if (shown) return openSample(shown, fields.has("c") ? captions : undefined, { references, push });
   const file = key && (await images.load(key));
   if (mine !== choice) return;
   if (file) return open(file, { captions, references, key, push });

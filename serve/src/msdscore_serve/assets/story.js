@@ -11,6 +11,8 @@ export function Story() {
   const scored = store.inOrder().filter(store.isCurrent);
   const wrong = ({ result }) => (result.doubtful ?? []).filter(({ finding }) => finding === "likely wrong");
   const marked = [...new Set(scored.flatMap(wrong).map((word) => word.text))];
+  const sample = state.samples.find(({ file }) => file === state.image.sample);
+  const isAsShipped = state.captions.map(({ text }) => text).join("\n") === sample?.captions.join("\n");
   const best = scored[0];
   const choose = () => document.getElementById("file").click();
   return html`<section id="story" aria-label="How to read this">
@@ -24,9 +26,11 @@ export function Story() {
       <h2>Which words are wrong?</h2>
       <p>
         ${
-          marked.length
-            ? html`The image does not support <b>${marked.slice(0, 4).join(", ")}</b>. ${POINT}`
-            : `Orange words have no support in the image. ${POINT}`
+          isAsShipped && sample.line
+            ? html`<span id="sample-line">${sample.line}</span> ${POINT}`
+            : marked.length
+              ? html`The image does not support <b>${marked.slice(0, 4).join(", ")}</b>. ${POINT}`
+              : `Orange words have no support in the image. ${POINT}`
         }
       </p>
     </div>
@@ -36,11 +40,9 @@ export function Story() {
         <button type="button" class="primary" onClick=${choose}>Use your own image</button>
         ${
           best &&
-          html`<button
-          type="button"
-          id="break-best"
-          onClick=${() => breakCaption(best)}
-        >Break the best caption</button>`
+          html`<button type="button" id="break-best" onClick=${() => breakCaption(best)}>
+            Break the best caption
+          </button>`
         }
         <button type="button" onClick=${store.viewFile}>Score many</button>
       </p>

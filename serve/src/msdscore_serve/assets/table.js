@@ -73,7 +73,11 @@ function fromCells(rows, known) {
 function fromJson(text) {
   const found = JSON.parse(text);
   const list = Array.isArray(found) ? found : (found.rows ?? found.annotations ?? [found]);
-  return list.filter((record) => record && typeof record === "object");
+  const records = list.filter((record) => record && typeof record === "object");
+  if (!Array.isArray(found.images)) return records;
+  // Annotations of COCO name their image by a number.
+  const files = new Map(found.images.map(({ id, file_name }) => [id, file_name]));
+  return records.map(({ id, image_id, ...rest }) => ({ image: files.get(image_id) ?? image_id, ...rest }));
 }
 
 function fromJsonLines(text) {
