@@ -109,16 +109,16 @@ def images(pipeline):
     return best(lambda number: pipeline.embed_images(decoded), SIZE)
 
 
-def constant_scores(pipeline, batches, *, worst=0, stamp=None):
+def constant_scores(pipeline, batches, *, worst=0):
     """Return constant scores, instead of `stream_batches`."""
     for batch in batches:
         values = dict.fromkeys(("similarity", *Paper().columns, "msd"), 0.1) | {"length": 12, "windows": 1}
-        yield batch, [Numbers(dict(values)) for _ in batch.captions], [stamp and "stamp"] * len(batch.images)
+        yield batch, [Numbers(dict(values)) for _ in batch.captions]
 
 
 def rows(pipeline, folder, count, run):
     """Measure the other work of a run over files: reading, planning, writing."""
-    with patch("msdscore.run.parts.stream_batches", constant_scores):
+    with patch("msdscore.scoring.rows.stream_batches", constant_scores):
         return best(lambda number: run(pipeline, folder, folder / f"{run.__name__}.parquet"), count, passes=4)
 
 

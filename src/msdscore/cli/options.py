@@ -75,7 +75,7 @@ class ModelOptions:
     encoder_option: list[str] = option(SCORING, [], help="Option of the encoder, e.g. long_text=cut. Repeatable.")
     revision: str | None = option(SCORING, None, help="Hub revision of the weights.")
     verify: bool = option(
-        INPUT, False, "--verify", help="Hash all bytes of weights, images and finished outputs, even of large files."
+        INPUT, False, "--verify", help="Hash all bytes of weights, shards and finished outputs, even of large files."
     )
     device: Device = "auto"
     dtype: Dtype = "auto"

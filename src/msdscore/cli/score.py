@@ -65,7 +65,7 @@ class TargetOptions:
         OUTPUT, None, min=0, help="Number of least supported words in a column; default: 3 for shards, 0 for files."
     )
     overwrite: options.Overwrite = False
-    retry: bool = option(OUTPUT, False, "--retry", help="Score failed rows again, even if their images are unchanged.")
+    retry: bool = option(OUTPUT, False, "--retry", help="Score failed rows again.")
     estimate: bool = option(
         OUTPUT, False, "--estimate", help="Score only a sample; print the rows, rate and time for the whole input."
     )
@@ -121,7 +121,7 @@ def score(
 
     An image with captions prints a table. A file of rows (JSON lines, CSV, TSV, Parquet, COCO results or annotations,
     id-to-caption JSON; text also with .gz or .zst) is scored in parts; the same command resumes an
-    interrupted run, and scores a finished one again if its images have changed. Captions of one image are a candidate
+    interrupted run. Captions of one image are a candidate
     set, unless a column group defines the sets; a list of captions in a row is a separate set. Reference captions, in
     a column references (a list) or in --references FILE, add ref_msd; rows that have them need no image. An output
     without a suffix is a folder: every shard (tar, Parquet, JSON lines; patterns such as
@@ -241,7 +241,7 @@ def score_file(
                 f"or ids such as {name}, got such as {references.example}"
             )
     how = RunOptions(
-        overwrite=target.overwrite, retry=target.retry, verify=spec.verify,
+        overwrite=target.overwrite, retry=target.retry,
         excel_safe=target.excel_safe, worst=target.worst_words or 0,
     )  # fmt: skip
     with rows_file(output) as path, bar("scoring") as show:

@@ -2,13 +2,11 @@
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from glob import escape
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias
 from uuid import uuid4
@@ -29,7 +27,6 @@ _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
 _WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second per GiB), beyond it blocks are sampled
 _SAMPLES = 1024
-HASHED_BYTES = 8 << 20  # up to this size a stamp is a hash of the content, beyond it size and time
 
 FileState: TypeAlias = tuple[int, int, int]  # inode, size and modification time
 
@@ -102,6 +99,16 @@ def file_state(file: str | Path | int) -> FileState | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def size_and_time(file: str | Path) -> str:
+    """Return size and modification time of a file as text, by which a replaced file is recognised.
+
+    >>> size_and_time("there is no such file")
+    'missing'
+    """
+    state = file_state(file)
+    return "missing" if state is None else f"{state[1]} {state[2]}"
+
+
 @dataclass(frozen=True, slots=True)
 class TarImage:
     """An image inside an uncompressed tar file."""
@@ -138,6 +145,20 @@ class TarImage:
 
 
 File: TypeAlias = str | Path | bytes | TarImage  # one image file, as passed to a run and its decoding processes
+
+
+def fingerprint(*values: str | bytes) -> str:
+    """Return a hash of texts or bytes, 32 hexadecimal digits.
+
+    >>> fingerprint("a", b"b") == fingerprint("ab")
+    False
+    """
+    digest = blake2b(digest_size=16)
+    for value in values:
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        digest.update(b"%d\n" % len(data))
+        digest.update(data)
+    return digest.hexdigest()
 
 
 def pixel_key(image: Image.Image) -> int:
@@ -182,37 +203,6 @@ def absolute_path(path: str | Path) -> str:
         last = len(parts) - parts[::-1].index("..")
         text = os.path.join(os.path.realpath(os.path.join(*parts[:last])), *parts[last:])  # noqa: PTH118
     return os.path.abspath(text)  # noqa: PTH100, text is faster than a Path object per row
-
-
-def file_stamp(path: str | Path, *, verify: bool = False) -> str:
-    """Return size and content hash of a file; beyond 8 MiB size and modification time, unless `verify` is set.
-
-    >>> file_stamp("there is no such file")
-    'missing'
-    """
-    try:
-        status = os.stat(path)  # noqa: PTH116, runs name their images by text
-    except (OSError, ValueError):  # missing, no permission, or not a valid file name
-        return "missing"
-    if not stat.S_ISREG(status.st_mode) or not os.access(path, os.R_OK):
-        return "unreadable"
-    is_large = status.st_size > HASHED_BYTES
-    if is_large and not verify:
-        return f"{status.st_size} {status.st_mtime_ns}"
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            # Small files are read at once: `file_digest` allocates a buffer of 256 KiB for every file.
-            new_hash = partial(blake2b, digest_size=12)
-            digest = file_digest(file, new_hash) if is_large else new_hash(file.read())
-            return f"{status.st_size} {digest.hexdigest()}"
-    except OSError:
-        return "unreadable"
-
-
-def content_stamp(content: bytes, time: int, *, verify: bool = False) -> str:
-    """Return `file_stamp` of a file with this content and modification time (in nanoseconds)."""
-    is_large = len(content) > HASHED_BYTES and not verify
-    return f"{len(content)} {time if is_large else blake2b(content, digest_size=12).hexdigest()}"
 
 
 def file_key(path: Path) -> str:

@@ -16,11 +16,10 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from msdscore.errors import ConfigError, ImageError, one_line, shortened
-from msdscore.io.files import File, TarImage, file_state
+from msdscore.io.files import File, TarImage
 
 Size: TypeAlias = tuple[int, int]  # width, height
 Pixels: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Stamp: TypeAlias = Callable[[bytes, int], str]  # of a file's content and modification time, see `files.content_stamp`
 
 
 @runtime_checkable
@@ -139,15 +138,6 @@ def read_source(source: File, *, limits: ImageLimits = _DEFAULT) -> bytes:
         raise ImageError(f"{source_name(source)}: {error}") from error
     except (OSError, ValueError) as error:  # a path with a null byte is a ValueError
         raise ImageError(f"{source_name(source)}: cannot be read ({one_line(error)})") from error
-
-
-def read_stamped(source: File, stamp: Stamp | None, *, limits: ImageLimits = _DEFAULT) -> tuple[bytes, str | None]:
-    """Read the bytes of an image file, and compute `stamp` of these bytes if they are those of a path."""
-    if stamp is None or not isinstance(source, str | Path):
-        return read_source(source, limits=limits), None
-    state = file_state(source)  # before the bytes: a later change shows in the next stamp
-    content = read_source(source, limits=limits)
-    return content, stamp(content, 0 if state is None else state[2])
 
 
 def plain_jpeg(source: File, *, limits: ImageLimits = _DEFAULT, name: str | None = None) -> tuple[bytes, Size | None]:

@@ -20,7 +20,6 @@ SHARD_KEY = b"msdscore.shard"  # key of the facts below
 CHECKSUM_KEY = b"msdscore.checksum"  # key of a hash of all bytes before the footer
 CHECKED_BYTES = 64 << 20  # checksums of local files up to this size are verified whenever a shard is reused
 FORMAT = 1
-SCORED, FAILED = "scored", "failed"  # the two values of the column status
 ERRORS = (OSError, ValueError, pa.ArrowException)
 
 
@@ -28,11 +27,13 @@ ERRORS = (OSError, ValueError, pa.ArrowException)
 class ShardFacts:
     """Metadata of a score shard; `source` is the name of the input, `fingerprint` a hash of its content.
 
-    `spec` describes the scorer if possible, `options` how rows were read.
+    `images` is a hash of the sizes and times of image files, empty if rows have none. `spec` describes the scorer if
+    possible, `options` how rows were read.
     """
 
     source: str
     fingerprint: str
+    images: str = ""
     rows: int
     failed: int
     warned: int

@@ -106,9 +106,6 @@ class RowSource:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the content."""
-        return self._content()
-
-    def _content(self) -> str:
         hashes = [self._records.fingerprint(), *map(file_key, self._images.tables)]
         return "+".join(hashes if self._references is None else [*hashes, self._references.fingerprint])
 
@@ -141,28 +138,15 @@ class RowSource:
     def _maker(self) -> RowMaker:
         return RowMaker(self.names, self._images, self._references, copied=True)
 
-    def check_unchanged(self, reread: Callable[[], bool] = lambda: True) -> None:
-        """Raise if the input has changed since it was opened.
-
-        Files that were rewritten with the same content may have had other content when they were read; then `reread`
-        returns whether their rows are the same.
-
-        Raises:
-            RunError: its content has changed.
-        """
-        if list(map(file_state, self._files)) == self._states:
-            return
-        try:
-            is_same = self._content() == self.fingerprint
-        except OSError as error:
+    def check_unchanged(self) -> None:
+        """Raise `RunError` if a file of the input was changed or touched since it was opened."""
+        states = list(map(file_state, self._files))
+        if states != self._states:
+            is_lost = any(now is None and before is not None for now, before in zip(states, self._states, strict=True))
+            how = "can no longer be read" if is_lost else "was changed or touched while it was scored"
             raise RunError(
-                f"{shortened(self.name)}: can no longer be read ({error.strerror or error}); put the file back and "
-                "run the command again, which resumes after the finished parts"
-            ) from error
-        if not is_same or not reread():
-            raise RunError(
-                f"{shortened(self.name)}: was changed while it was scored; finished parts are kept: put the file back "
-                "and run the command again, or score the new one with --overwrite or into another -o"
+                f"{shortened(self.name)}: {how}; finished parts are kept: put the file back and run the command again, "
+                "which resumes, or score the new one with --overwrite or into another -o"
             )
 
 

@@ -1,194 +1,210 @@
-"""Parts of a run: rows of one image together, scored unless an earlier run has, and merged into one table."""
+"""Parts of a job: some rows with their input columns and numbers, scored unless an earlier run has, and merged."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import closing
 from hashlib import blake2b
-from itertools import chain, islice, pairwise
-from typing import Any, TypeAlias
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from msdscore.core.divergence import soften
 from msdscore.core.evidence import VERDICT_AT, verdict
-from msdscore.errors import RowError
 from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.columns import COLUMNS
 from msdscore.forms.columns import added as added_columns
 from msdscore.forms.columns import numbers as number_names
 from msdscore.io.arrow import pa, pc
-from msdscore.io.files import File, TarImage, content_stamp, file_stamp, source_key, text_key
+from msdscore.io.files import TarImage, fingerprint, size_and_time
 from msdscore.io.runs import Run
 from msdscore.rows.rules import Row
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Numbers
-from msdscore.scoring.stream import Batch, split_pairs, stream_batches
+from msdscore.scoring.results import Scores
+from msdscore.scoring.rows import (
+    MIXED,
+    RowBatch,
+    by_image,
+    identity,
+    row_batches,
+    score_batches,
+    scores_of,
+    set_columns,
+)
 from msdscore.text.warnings import withheld
 
+PART_BATCHES = 8  # batches of images in a part, whose rows a crash loses
 WINDOW_ROWS = 1 << 16  # rows planned together: an image that is repeated within them is read once
 FIRST_ROWS = 1024  # of the first window, for which scoring waits; each following one is twice as large
-WINDOW_BYTES = 512 << 20  # of images that are bytes in memory
-SOFTENED_ROWS = 1 << 16  # rows whose candidate sets are computed together
-READERS = 8  # threads that read image files of finished parts
-MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
+WINDOW_BYTES = 128 << 20  # of images that are bytes in memory
+READERS = 8  # threads that ask for the sizes and times of image files: the disk may be remote
 WORST = "worst_words"  # a list of the least supported words
-Keys: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+OBJECTS = "objects"  # the input column of a JSON output: the text of one object per row
+_INPUT = "input "  # prefix of input columns in a part, which may have the names of the numbers
+_SETS = ("row", "set", "image", "similarity", "msd")  # columns that candidate sets are computed from
+ToTable = Callable[[Sequence[Row]], pa.Table]  # returns the input columns of rows
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows that are written together; `owner[i]` is the index of the image of row i, -1 if it only has references.
+class Part(NamedTuple):
+    """Rows that are written together, those of one image after each other.
 
-    `unusable` are rows that cannot be scored.
+    Equal fingerprints mean equal values of all rows, and equal sizes and times of their image files.
     """
 
     number: int
-    rows: tuple[Row, ...] = ()
-    images: tuple[File, ...] = ()
-    owner: tuple[int, ...] = ()
-    unusable: tuple[Row, ...] = ()
+    rows: Sequence[Row]
+    fingerprint: str
+
+
+class Plan:
+    """The parts of some rows, which are read once; the same rows give the same parts.
+
+    No rows give one empty part, so that an empty output has the usual columns. After the last part, `count` is the
+    number of rows, `names` are their columns, and `images` is the fingerprint of sizes and times of image files.
+    """
+
+    def __init__(self, rows: Iterable[Row], *, part_rows: int, window_rows: int = WINDOW_ROWS) -> None:
+        self.count, self.names, self.images = 0, set[str](), ""
+        self._rows, self._part_rows, self._window_rows = iter(rows), part_rows, window_rows
+
+    def __iter__(self) -> Iterator[Part]:
+        size, number, files = min(FIRST_ROWS, self._window_rows), 0, ImageFiles()
+        with closing(files):
+            while window := self._window(size):
+                size = min(2 * size, self._window_rows)
+                states = files.states(window)
+                ordered = [window[at] for at in by_image(window)]
+                start = 0
+                for end, row in enumerate(ordered, start=1):
+                    # Rows of one image are not separated.
+                    is_last = end == len(ordered) or identity(row) != identity(ordered[end])
+                    if is_last and (end - start >= self._part_rows or end == len(ordered)):
+                        yield Part(number, ordered[start:end], _fingerprint(ordered[start:end], states))
+                        number, start = number + 1, end
+            self.images = files.fingerprint
+        if number == 0:
+            yield Part(0, (), "")
+
+    def _window(self, most: int) -> list[Row]:
+        """Read up to `most` rows, or until their images in memory are too large."""
+        rows, size = list[Row](), 0
+        for row in islice(self._rows, most):
+            rows.append(row)
+            self.names.update(row.columns)
+            if isinstance(row.image, bytes):
+                size += len(row.image)
+                if size >= WINDOW_BYTES:
+                    break
+        self.count += len(rows)
+        return rows
+
+
+def _fingerprint(rows: Sequence[Row], states: Mapping[str, str]) -> str:
+    """Return a hash of all values of rows; images that are bytes are part of the input, whose content the run knows."""
+    lines = list[str]()
+    for row in rows:
+        image = row.image
+        state = image.offset if isinstance(image, TarImage) else states[image] if isinstance(image, str) else None
+        values = (row.index, state, row.id, row.caption, row.set, row.columns, row.references, row.error)
+        lines.append(repr(values))
+    return fingerprint("\n".join(lines))
+
+
+class ImageFiles:
+    """Sizes and times of the image files of rows; `fingerprint` is a hash of all of them so far, empty without any."""
+
+    def __init__(self) -> None:
+        self._digest, self._last, self._pool = blake2b(digest_size=16), "", ThreadPoolExecutor(READERS)
+        self.close = self._pool.shutdown
 
     @property
-    def paths(self) -> list[str]:
-        """The image files of the rows to score."""
-        return [image for image in self.images if isinstance(image, str)]
+    def fingerprint(self) -> str:
+        """A hash of the sizes and times, in the order of the rows."""
+        return self._digest.hexdigest() if self._last else ""
 
-    def rows_key(self) -> str:
-        """Return a hash of all values of all rows."""
-        digest = blake2b(digest_size=8)
-        for row in (*self.rows, *self.unusable):
-            # Images that are bytes are part of the input, whose content the run knows.
-            offset = row.image.offset if isinstance(row.image, TarImage) else None
-            values = (row.index, offset, row.id, row.caption, row.set, row.columns, row.references, row.error)
-            digest.update(f"{values!r}\n".encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
-
-    def key(self, stamps: Mapping[str, str]) -> str:
-        """Return `rows_key` followed by a hash of the stamps of the image files: equal keys mean equal scores."""
-        images = "\n".join(stamps[path] for path in self.paths)
-        return self.rows_key() + blake2b(images.encode(), digest_size=8).hexdigest()
-
-
-def plan(
-    rows: Iterable[Row], *, part_rows: int, window_rows: int = WINDOW_ROWS, window_bytes: int = WINDOW_BYTES
-) -> Iterator[Part]:
-    """Split rows into parts; the same rows give the same parts, whether or not their images exist.
-
-    No rows give one empty part, so that an empty output has the usual columns.
-    """
-    stream, size, number = iter(rows), min(FIRST_ROWS, window_rows), 0
-    while window := _window(stream, size, window_bytes):
-        size = min(2 * size, window_rows)
-        sets: dict[str | int, list[Row]] = {}  # rows of one image
-        for row in window:
-            sets.setdefault(_image_key(row), []).append(row)
-        waiting, count = list[list[Row]](), 0
-        for last, same_image in enumerate(sets.values(), start=1):
-            waiting.append(same_image)
-            count += len(same_image)
-            if count >= part_rows or last == len(sets):
-                yield _part(number, waiting)
-                number, waiting, count = number + 1, [], 0
-    if number == 0:
-        yield Part(0)
+    def states(self, rows: Sequence[Row]) -> dict[str, str]:
+        """Return size and time of the image files of some rows, as they are before they are read."""
+        paths = dict.fromkeys(row.image for row in rows if isinstance(row.image, str))
+        names = list(paths)
+        shares = [names[first::READERS] for first in range(min(READERS, len(names)))]
+        found = self._pool.map(lambda share: [(name, size_and_time(name)) for name in share], shares)
+        states = dict(chain.from_iterable(found))
+        for row in rows:
+            name = row.image if isinstance(row.image, str) else row.lookup
+            if name is not None and name != self._last:  # an image that was looked up in vain is missing too
+                self._last = name
+                self._digest.update(f"{states.get(name, 'missing')}\n".encode())
+        return states
 
 
-def _window(stream: Iterator[Row], most: int, most_bytes: int) -> list[Row]:
-    """Read up to `most` rows, or until their images in memory have `most_bytes`."""
-    rows, size = list[Row](), 0
-    for row in islice(stream, most):
-        rows.append(row)
-        if isinstance(row.image, bytes):
-            size += len(row.image)
-            if size >= most_bytes:
-                break
-    return rows
-
-
-def _image_key(row: Row) -> str | int:
-    """Return what rows of one image have in common, whether or not the image exists."""
-    if row.lookup is not None:
-        return f"id {row.lookup}"
-    if isinstance(row.image, TarImage):  # all rows are of one tar
-        return row.image.offset
-    return source_key(row.image) if isinstance(row.image, File) else f"row {row.index}"
-
-
-def _part(number: int, sets: list[list[Row]]) -> Part:
-    """Build a part from the rows of each image."""
-    rows, images, owner, unusable = list[Row](), list[File](), list[int](), list[Row]()
-    for same_image in sets:
-        image = -1
-        for row in same_image:
-            if row.error is not None:
-                unusable.append(row)
-                continue
-            if image < 0 and isinstance(row.image, File):
-                image = len(images)
-                images.append(row.image)
-            rows.append(row)
-            owner.append(image)
-    return Part(number, tuple(rows), tuple(images), tuple(owner), tuple(unusable))
+def images_of(rows: Iterable[Row]) -> str:
+    """Return the fingerprint of the sizes and times of the image files of all rows."""
+    stream, files = iter(rows), ImageFiles()
+    with closing(files):
+        while window := list(islice(stream, FIRST_ROWS)):
+            files.states(window)
+    return files.fingerprint
 
 
 def score_missing(
     run: Run,
     pipeline: Pipeline,
     parts: Iterable[Part],
+    to_table: ToTable,
     *,
     worst: int | None,
-    verify: bool,
     retry: bool,
     progress: Callable[[int], None] = lambda rows: None,
-) -> tuple[list[str], int, int]:
+) -> tuple[int, int]:
     """Score and write the parts that an earlier run has not written from the same rows and images.
 
-    Return the keys of all parts in order, the number of rows scored, and that of rows that were scored before. Unless
-    `worst` is None, there is a column with up to that many of the least supported words. `verify` hashes image files
-    of any size, `retry` scores parts with failed rows again. `progress` is called with the number of rows done.
+    Return the number of rows scored, and that of rows that were scored before. `to_table` returns the input columns of
+    a part. Unless `worst` is None, there is a column with up to that many of the least supported words. `retry` scores
+    parts with failed rows again. `progress` is called with the number of rows done.
     """
-    written, keys, scored, earlier = run.keys(), dict[int, str](), 0, 0
-    for number in _failed_parts(run, list(written)) if retry else ():
+    written, scored, earlier, last = run.keys(), 0, 0, -1
+    for number in _failed_parts(run) if retry else ():
         run.drop(number)
         del written[number]
+    waiting = deque[Part]()  # parts that are being scored
 
-    def unfinished() -> Iterator[Part]:
-        nonlocal earlier
-        with ThreadPoolExecutor(READERS) as pool:
-            for part in parts:
-                key = part.key(stamps_of(part.paths, pool, verify=verify)) if part.number in written else None
-                if key is None or key != written[part.number]:
-                    yield part
-                    continue
-                keys[part.number] = key
-                earlier += len(part.rows)
+    def write(part: Part, scores: Sequence[Scores]) -> None:
+        table = part_table(part.rows, Scores.join(scores), to_table(part.rows), words=worst is not None)
+        run.write(part.number, table, key=part.fingerprint)
+
+    def batches() -> Iterator[RowBatch]:
+        nonlocal earlier, last
+        for part in parts:
+            last = part.number
+            if written.get(part.number) == part.fingerprint:
+                earlier += sum(row.error is None for row in part.rows)
                 progress(scored + earlier)
+            elif part.rows:
+                waiting.append(part)
+                yield from row_batches(part.rows, pipeline.batch_size)
+            else:
+                write(part, [scores_of([], [], [], pipeline.form, pipeline.signature)])
 
     progress(0)
-    results, stamps = dict[int, Numbers | RowError](), dict[str, str]()  # of the rows and images of one part
-    batches, stamp = _batches(unfinished(), pipeline), partial(content_stamp, verify=verify)
-    for batch, numbers, marks in stream_batches(pipeline, batches, worst=worst or 0, stamp=stamp):
-        results.update(zip(batch.rows, numbers, strict=True))
-        stamps.update((str(image), mark) for image, mark in zip(batch.images, marks, strict=True) if mark is not None)
-        scored += len(numbers)
-        progress(scored + earlier)
-        if batch.is_last:
-            part = batch.part
-            # Stamps are computed from the bytes that were decoded; a file that could not be read has none.
-            stamps |= {path: file_stamp(path, verify=verify) for path in part.paths if path not in stamps}
-            keys[part.number] = part.key(stamps)
-            table = part_table(row_keys(part), _results(part, results), words=worst is not None)
-            run.write(part.number, table, key=keys[part.number])
-            results, stamps = {}, {}
-    for number in written.keys() - keys.keys():
-        run.drop(number)
-    return [keys[number] for number in sorted(keys)], scored, earlier
+    done = list[Scores]()  # of the first of the waiting parts
+    with closing(score_batches(pipeline, batches(), worst=worst or 0)) as stream:
+        for batch, scores in stream:
+            done.append(scores)
+            scored += len(batch.good)
+            progress(scored + earlier)
+            if batch.is_last:
+                write(waiting.popleft(), done)
+                done = []
+    for number in written:
+        if number > last:
+            run.drop(number)
+    return scored, earlier
 
 
-def _failed_parts(run: Run, written: Sequence[int]) -> list[int]:
+def _failed_parts(run: Run) -> list[int]:
     """Return the written parts with failed rows; rows that could not be tried have no image and do not count."""
+    written = run.keys()
     tables = zip(written, run.tables(["error", "image"]) if written else (), strict=True)
     return [
         number
@@ -197,137 +213,95 @@ def _failed_parts(run: Run, written: Sequence[int]) -> list[int]:
     ]
 
 
-def stamps_of(paths: Sequence[str], pool: ThreadPoolExecutor, *, verify: bool) -> dict[str, str]:
-    """Return the stamps of image files, which several threads read: the disk may be slow or remote."""
-    shares = [paths[first::READERS] for first in range(min(READERS, len(paths)))]
-    stamps = pool.map(lambda share: [(path, file_stamp(path, verify=verify)) for path in share], shares)
-    return dict(chain.from_iterable(stamps))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PartBatch(Batch):
-    """A batch of a part: `rows` are the indices of its captions."""
-
-    part: Part
-    rows: list[int]
-    is_last: bool
-
-
-def _batches(parts: Iterable[Part], pipeline: Pipeline) -> Iterator[_PartBatch]:
-    for part in parts:
-        captions = [row.caption for row in part.rows]
-        references = [row.references for row in part.rows]
-        if all(texts is None for texts in references):
-            references = []
-        split = split_pairs(part.images, captions, part.owner, size=pipeline.batch_size, references=references)
-        if not split:  # no row can be scored
-            split = [([], Batch((), (), ()))]
-        for number, (rows, batch) in enumerate(split, start=1):
-            yield _PartBatch(
-                batch.images, batch.captions, batch.owner, batch.references,
-                part=part, rows=rows, is_last=number == len(split),
-            )  # fmt: skip
-
-
-def _results(part: Part, results: Mapping[int, Numbers | RowError]) -> list[Numbers | RowError]:
-    """Return the numbers or the error of all rows of a part, in the order of `row_keys`.
-
-    Warnings of the input come before those of scoring.
-    """
-    scored = [results[number] for number in range(len(part.rows))]
-    for number, row in enumerate(part.rows):
-        if row.warning is not None and isinstance(result := scored[number], Numbers):
-            scored[number] = replace(result, warnings=(row.warning, *result.warnings))
-    return [*scored, *(row.error or RowError("") for row in part.unusable)]
-
-
-def row_keys(part: Part) -> pa.Table:
-    """Return the index of every row of a part, the key of its candidate set and that of its image.
-
-    Rows that cannot be scored come last and have no image.
-    """
-    # Shared by the rows of one image: its offset in the tar, else a hash of its name.
-    keys = [image.offset if isinstance(image, TarImage) else text_key(source_key(image)) for image in part.images]
-    images = [*(keys[image] if image >= 0 else None for image in part.owner), *[None] * len(part.unusable)]
-    rows = (*part.rows, *part.unusable)
-    # A candidate set is a group, else a list of captions, else the captions of an image.
-    groups = [
-        image if row.set is None else text_key(row.set)
-        for row, image in zip(rows, images, strict=True)
-    ]  # fmt: skip
-    columns = {"row": [row.index for row in rows], "group": groups, "image": images}
-    return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
-
-
-def part_table(keys: pa.Table, scored: Sequence[Numbers | RowError], *, words: bool = False) -> pa.Table:
-    """Return the `row_keys` of a part with the numbers or errors of its rows.
+def part_table(rows: Sequence[Row], scores: Scores, inputs: pa.Table, *, words: bool = False) -> pa.Table:
+    """Return the position, set and image of rows, their numbers, and their input columns.
 
     With `words` there is a column of the least supported words.
     """
-    numbers = [result if isinstance(result, Numbers) else Numbers({}) for result in scored]
-    errors = [str(result) if isinstance(result, RowError) else None for result in scored]
-    columns: dict[str, Any] = {name: keys[name] for name in keys.column_names}
-    columns["warnings"] = pa.array([row.warnings for row in numbers], pa.list_(pa.string()))
-    columns["error"] = pa.array(errors, pa.string())
-    if words:
-        worst = [row.worst if error is None else None for row, error in zip(numbers, errors, strict=True)]
-        columns[WORST] = pa.array(worst, pa.list_(pa.string()))
-    present = {name for names in {tuple(row.values) for row in numbers} for name in names}
-    for name in number_names(tuple(COLUMNS)):
-        if name in ("uncertainty", "soft_msd"):  # depend on the whole candidate set, see `collect`
-            continue
-        values = [row.values.get(name) for row in numbers] if name in present else [None] * len(numbers)
-        columns[name] = pa.array(values, pa.int32() if COLUMNS[name].kind == "count" else pa.float64())
-    return pa.table(columns)
-
-
-def collect(parts: Iterable[pa.Table], form: Form, *, verdict_at: tuple[float, float] = VERDICT_AT) -> pa.Table:
-    """Merge parts into one table of all rows in order, with the columns that scoring adds.
-
-    Uncertainty and Soft-MSD are computed per candidate set; the worst words are included if the parts have them.
-    """
-    table = pa.concat_tables(parts).sort_by("row")
-    count = len(table)
-    group, image = (table[name].fill_null(0).to_numpy() for name in ("group", "image"))
-    similarity, msd, match = (table[name].to_numpy() for name in ("similarity", "msd", "match"))
-    good = np.flatnonzero(~np.isnan(msd))
-    softened = np.full((2, count), np.nan)
-    for rows in whole_sets(group, good, most=SOFTENED_ROWS):
-        softened[:, rows] = soften(similarity[rows], msd[rows], group[rows], temperature=form.temperature)
-    # Rows whose candidate set has captions of several images.
-    sets, images = np.unique(np.unique(np.stack([group[good], image[good]]), axis=1)[0], return_counts=True)
-    is_mixed = np.zeros(count, dtype=bool)
-    is_mixed[good] = np.isin(group[good], sets[images > 1])
-    warnings = table["warnings"].to_pylist()
-    for row in np.flatnonzero(is_mixed).tolist():
-        warnings[row].append(MIXED)
-    verdicts = [
-        None if np.isnan(value) else verdict(value, at=verdict_at, withheld=bool(withheld(row_warnings)))
-        for value, row_warnings in zip(match.tolist(), warnings, strict=True)
-    ]
-    added = {
-        "uncertainty": pa.array(softened[0], from_pandas=True),
-        "soft_msd": pa.array(softened[1], from_pandas=True),
-        "verdict": pa.array(verdicts, pa.string()),
-        "warnings": pa.array(warnings, pa.list_(pa.string())) if is_mixed.any() else table["warnings"],
+    failed = np.array([error is not None for error in scores.errors], dtype=bool)
+    unusable = np.array([row.error is not None for row in rows], dtype=bool)
+    columns: dict[str, Any] = {
+        "row": pa.array([row.index for row in rows], pa.int64()),
+        "set": pa.array(scores.sets, pa.int64()),
+        "image": pa.array(scores.images, pa.int64(), mask=unusable | (scores.images == 0)),
+        "warnings": pa.array(scores.warnings, pa.list_(pa.string())),
+        "error": pa.array(scores.errors, pa.string()),
     }
-    has_references = table[references.NAMES[0]].null_count < count
-    names = list(added_columns(form, references=has_references))
-    if WORST in table.column_names:
-        names.insert(names.index("warnings"), WORST)
-    return pa.table({name: added[name] if name in added else table[name] for name in names})
+    if words:
+        worst = [None if error else words for words, error in zip(scores.worst, scores.errors, strict=True)]
+        columns[WORST] = pa.array(worst, pa.list_(pa.string()))
+    for name in number_names((*scores.columns, references.NAMES[0])):
+        if name in ("uncertainty", "soft_msd"):  # depend on the whole candidate set, see `Merged`
+            continue
+        kind = pa.int32() if COLUMNS[name].kind == "count" else pa.float64()
+        values = scores.columns.get(name, np.full(len(rows), np.nan))
+        columns[name] = pa.array(values, mask=failed | np.isnan(values)).cast(kind)
+    columns |= {_INPUT + name: inputs[name] for name in inputs.column_names}
+    kinds = [inputs.schema.field(name).with_name(_INPUT + name) for name in inputs.column_names]
+    kinds = [pa.field(name, column.type) for name, column in columns.items() if not name.startswith(_INPUT)] + kinds
+    return pa.table(list(columns.values()), schema=pa.schema(kinds))
 
 
-def whole_sets(group: Keys, rows: Keys, *, most: int) -> Iterator[Keys]:
-    """Split rows into batches of at most `most` rows without splitting a candidate set, unless a set has more.
+class Merged:
+    """The rows of the finished parts in order, with the columns of candidate sets; `has_references` if a row has any.
 
-    >>> [rows.tolist() for rows in whole_sets(np.array([7, 5, 7, 5, 9]), np.arange(5), most=3)]
-    [[1, 3], [0, 2, 4]]
+    Uncertainty and Soft-MSD are computed for all rows at once; the other columns are read part by part.
     """
-    ordered = rows[np.argsort(group[rows], kind="stable")]
-    ends = [*(np.flatnonzero(np.diff(group[ordered])) + 1).tolist(), len(ordered)]
-    start = 0
-    for end, following in pairwise([*ends, ends[-1] + most + 1]):
-        if following - start > most and end > start:
-            yield ordered[start:end]
-            start = end
+
+    def __init__(self, run: Run, form: Form, *, verdict_at: tuple[float, float] = VERDICT_AT) -> None:
+        self._run, self._verdict_at = run, verdict_at
+        tables = list(run.tables([*_SETS, references.NAMES[0]]))
+        table = pa.concat_tables(tables)
+        order = np.argsort(table["row"].to_numpy())
+        similarity, msd = (table[name].to_numpy()[order] for name in ("similarity", "msd"))
+        sets, images = (table[name].fill_null(0).to_numpy()[order] for name in ("set", "image"))
+        self._softened = set_columns(similarity, msd, sets, images, temperature=form.temperature)
+        counts = table[references.NAMES[0]]
+        self.reference_counts = counts.drop_null().to_pylist()
+        self.has_references = counts.null_count < len(counts)
+        self._names = list(added_columns(form, references=self.has_references))
+
+    def tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yield the input columns of consecutive rows, and the columns that scoring adds to them."""
+        waiting, start, end, highest = list[pa.Table](), 0, 0, -1
+        for part in self._run.tables():
+            waiting.append(part)
+            end, highest = end + len(part), max(highest, *part["row"].to_pylist(), -1)
+            if highest >= end:  # rows between these are in the next parts
+                continue
+            table = pa.concat_tables(waiting)
+            if (np.diff(table["row"].to_numpy()) < 0).any():
+                table = table.sort_by("row")
+            inputs = [name for name in table.column_names if name.startswith(_INPUT)]
+            names = [name.removeprefix(_INPUT) for name in inputs]
+            yield table.select(inputs).rename_columns(names), self._added(table, slice(start, end))
+            waiting, start = [], end
+
+    def _added(self, table: pa.Table, rows: slice) -> pa.Table:
+        uncertainty, soft, is_mixed = (values[rows] for values in self._softened)
+        warnings = table["warnings"]
+        if is_mixed.any():
+            texts = zip(warnings.to_pylist(), is_mixed.tolist(), strict=True)
+            warnings = pa.array([[*row, MIXED] if mixed else row for row, mixed in texts], pa.list_(pa.string()))
+        matches = zip(table["match"].to_pylist(), warnings.to_pylist(), strict=True)
+        verdicts = [
+            None if match is None else verdict(match, at=self._verdict_at, withheld=bool(notes and withheld(notes)))
+            for match, notes in matches
+        ]
+        made = {
+            "uncertainty": pa.array(uncertainty, from_pandas=True),
+            "soft_msd": pa.array(soft, from_pandas=True),
+            "verdict": pa.array(verdicts, pa.string()),
+            "warnings": warnings.cast(pa.list_(pa.string())),
+        }
+        names = list(self._names)
+        if WORST in table.column_names:
+            names.insert(names.index("warnings"), WORST)
+            made[WORST] = table[WORST].cast(pa.list_(pa.string()))
+        return pa.table({name: made[name] if name in made else table[name] for name in names})
+
+
+def joined(inputs: pa.Table, added: pa.Table, new_names: Mapping[str, str]) -> pa.Table:
+    """Return the rows of an output: input columns first, under their new names, then the added ones."""
+    names = [*(new_names.get(name, name) for name in inputs.column_names), *added.column_names]
+    return pa.Table.from_arrays([*inputs.columns, *added.columns], names=names)

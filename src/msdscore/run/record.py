@@ -10,9 +10,9 @@ from typing import Any
 
 from msdscore.errors import InputError, RunError, shortened
 from msdscore.io import stores
-from msdscore.io.arrow import pa, pq
+from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.files import base_name, is_address, write_bytes
-from msdscore.io.shards import ERRORS, FAILED
+from msdscore.io.shards import ERRORS
 from msdscore.io.targets import json_bytes
 from msdscore.run.folders import FOLDER, STATES, Entry, read_states
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
@@ -189,7 +189,7 @@ def _failures(folder: str, states: Mapping[str, Entry]) -> Iterator[pa.Table]:
         elif entry.get("failed"):
             try:
                 with stores.reading(output) as file:
-                    rows = pq.read_table(file, columns=["key", "error"], filters=[("status", "=", FAILED)])
+                    rows = pq.read_table(file, columns=["key", "error"], filters=pc.field("error").is_valid())
             except FileNotFoundError:  # deleted since
                 continue
             except ERRORS as error:

@@ -1,8 +1,8 @@
 """Score one shard into one Parquet file; any scheduler can run it, and run it again."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -14,29 +14,25 @@ from msdscore.core.arrays import is_gpu
 from msdscore.core.evidence import VERDICT_AT
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
-from msdscore.forms.base import Form
-from msdscore.forms.columns import added as added_columns
-from msdscore.forms.references import NAMES as REFERENCE_NAMES
+from msdscore.forms.columns import COLUMNS
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import image_tables, is_address
-from msdscore.io.runs import drop_parts, hidden_parts, open_parts
-from msdscore.io.shards import FAILED, SCORED, ShardFacts, is_intact, read_facts, write_shard
+from msdscore.io.runs import Run, drop_parts, hidden_parts, open_parts
+from msdscore.io.shards import ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.tables import table_from_columns
 from msdscore.io.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.rows.ahead import read_ahead
 from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames, Row, first_of
 from msdscore.run.folders import claim_folder
-from msdscore.run.parts import WORST, collect, plan, score_missing
-from msdscore.run.rows import InputColumns, RowValues, renamed
+from msdscore.run.parts import PART_BATCHES, WORST, Merged, Plan, images_of, joined, score_missing
+from msdscore.run.rows import renamed
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 
-# Rows of a shard that are planned together, which a GPU waits for at first; captions of one image are next to each
-# other in shards.
+# Rows of a shard that are planned together, which a GPU waits for; captions of one image are next to each other.
 WINDOW_ROWS = 1024
-WINDOW_BYTES = 128 << 20
 _IDENTIFYING = pa.schema([(name, pa.string()) for name in ("key", "uid", "caption")])  # first columns of a score shard
 _COPIED = "copied "  # prefix of stored columns that are copied: they may have the names of others
 _REASONS = 3  # errors of failed rows in the facts of a shard
@@ -133,22 +129,23 @@ def score_shard(
     if finished is not None:
         return _finished(finished, target)
     before = pipeline.cache_use
-    with closing(input_columns(how.copied)) as columns, ExitStack() as stack:
-        read = _read(name, how, stack, ahead=is_gpu(pipeline.encoder.device) and os.name == "posix")
-        parts = plan(
-            columns.watch(watch(read) if watch else read),
-            part_rows=8 * pipeline.batch_size, window_rows=WINDOW_ROWS, window_bytes=WINDOW_BYTES,
-        )  # fmt: skip
+    with ExitStack() as stack:
+        rows = _read(name, how, stack, ahead=is_gpu(pipeline.encoder.device) and os.name == "posix")
         run = stack.enter_context(open_parts(target, _manifest(pipeline, fingerprint, how), again=how.overwrite))
-        # Reads all rows, which pass through `columns`, and writes each part as soon as it is scored.
-        score_missing(run, pipeline, parts, worst=how.worst, verify=how.verify, retry=how.retry)
-        table = score_table(columns, run.tables(), pipeline.form, how.copied, verdict_at=pipeline.verdict_at)
+        plan = Plan(
+            watch(rows) if watch else rows,
+            part_rows=PART_BATCHES * pipeline.batch_size, window_rows=WINDOW_ROWS,
+        )  # fmt: skip
+        # Reads all rows, and writes each part as soon as it is scored.
+        score_missing(run, pipeline, plan, partial(input_columns, copied=how.copied), worst=how.worst, retry=how.retry)
+        table = score_table(run, pipeline)
         if _fingerprint(name, target, how) != fingerprint:
             raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
         reasons = table["error"].drop_null().to_pylist()
         facts = ShardFacts(
             source=name,
             fingerprint=fingerprint,
+            images=plan.images,
             rows=len(table),
             failed=len(reasons),
             warned=pc.sum(pc.greater(pc.list_value_length(table["warnings"]), 0)).as_py() or 0,
@@ -163,56 +160,37 @@ def score_shard(
     return replace(_result(facts, target, fresh=True), cache=None if use is None else use.since(before))
 
 
-def input_columns(copied: Sequence[str] = ()) -> InputColumns:
-    """Return storage for key, uid and caption of the rows of a shard, and the columns to copy."""
-
-    def to_table(rows: list[RowValues]) -> pa.Table:
-        keys, uids, names, key_name, uid_name = list[str](), list[str | None](), tuple[str, ...](), "key", "uid"
-        for columns, _, row_id, has_id, _ in rows:
-            if names != tuple(columns):
-                names = tuple(columns)
-                key_name, uid_name = (first_of(names, (name,)) or name for name in ("key", "uid"))
-            uid = columns.get(uid_name)
-            keys.append(str(columns.get(key_name) or (row_id if has_id or uid is None else uid)))
-            uids.append(None if uid is None else str(uid))
-        table = pa.table([keys, uids, [row[-1] for row in rows]], schema=_IDENTIFYING)
-        copies = table_from_columns([{name: row[0].get(name) for name in copied} for row in rows] if copied else [])
-        for entry, column in zip(copies.schema, copies.columns, strict=True):
-            table = table.append_column(entry.with_name(_COPIED + entry.name), column)
-        return table
-
-    return InputColumns(to_table)
+def input_columns(rows: Sequence[Row], *, copied: Sequence[str] = ()) -> pa.Table:
+    """Return key, uid and caption of rows, and the columns to copy."""
+    keys, uids, names, key_name, uid_name = list[str](), list[str | None](), tuple[str, ...](), "key", "uid"
+    for row in rows:
+        if names != tuple(row.columns):
+            names = tuple(row.columns)
+            key_name, uid_name = (first_of(names, (name,)) or name for name in ("key", "uid"))
+        uid = row.columns.get(uid_name)
+        keys.append(str(row.columns.get(key_name) or (row.id if row.has_id or uid is None else uid)))
+        uids.append(None if uid is None else str(uid))
+    table = pa.table([keys, uids, [row.caption or None for row in rows]], schema=_IDENTIFYING)
+    copies = table_from_columns([{name: row.columns.get(name) for name in copied} for row in rows] if copied else [])
+    for entry, column in zip(copies.schema, copies.columns, strict=True):
+        table = table.append_column(entry.with_name(_COPIED + entry.name), column)
+    return table
 
 
-def score_table(
-    columns: InputColumns,
-    parts: Iterable[pa.Table],
-    form: Form,
-    copied: Sequence[str] = (),
-    *,
-    verdict_at: tuple[float, float] = VERDICT_AT,
-) -> pa.Table:
+def score_table(run: Run, pipeline: Pipeline) -> pa.Table:
     """Return the table of a score shard: all rows in order, with the numbers of their parts."""
-    scores, stored = collect(parts, form, verdict_at=verdict_at), pa.concat_tables(columns.tables()).combine_chunks()
-    has_references = REFERENCE_NAMES[0] in scores.column_names
-    added = added_columns(form, references=has_references)
-    numbers = [name for name in added if name not in ("warnings", "error")]
-    table = {name: stored[name] for name in _IDENTIFYING.names}
-    # Parquet has another name for the items of lists.
-    lists = {name: scores[name].cast(pa.list_(pa.string())) for name in (WORST, "warnings")}
-    table |= {name: scores[name] for name in numbers} | lists
-    table |= {"status": pc.if_else(scores["error"].is_null(), SCORED, FAILED), "error": scores["error"]}
-    new_names = renamed(copied, table)
-    present = [name for name in copied if _COPIED + name in stored.column_names]
-    return pa.table({**table, **{new_names.get(name, name): stored[_COPIED + name] for name in present}})
+    tables = list[pa.Table]()
+    for inputs, added in Merged(run, pipeline.form, verdict_at=pipeline.verdict_at).tables():
+        copied = [name.removeprefix(_COPIED) for name in inputs.column_names if name.startswith(_COPIED)]
+        new_names = renamed(copied, (*_IDENTIFYING.names, *COLUMNS, WORST))
+        tables.append(joined(inputs, added, {_COPIED + name: new_names.get(name, name) for name in copied}))
+    return pa.concat_tables(tables).combine_chunks()
 
 
 def _manifest(pipeline: Pipeline, fingerprint: str, how: ShardOptions) -> dict[str, Any]:
     """Return everything that must be the same to reuse the parts of an interrupted shard."""
-    options = {name: value for name, value in how.recorded().items() if name != "copied"}
-    batch = {"limits": asdict(pipeline.limits), "batch_size": pipeline.batch_size}
-    batch["verdict_at"] = list(pipeline.verdict_at)
-    return {"input": fingerprint, "signature": pipeline.signature, **options, **batch}
+    limits = {"limits": asdict(pipeline.limits), "verdict_at": list(pipeline.verdict_at)}
+    return {"input": fingerprint, "signature": pipeline.signature, **how.recorded(), **limits}
 
 
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
@@ -235,6 +213,10 @@ def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str,
     for option, value in how.recorded().items():
         if facts.options.get(option) != value:
             raise RunError(f"{shortened(target)}: was scored with other {option}; {again}")
+    if facts.images:
+        with ExitStack() as stack:
+            if images_of(_read(name, how, stack)) != facts.images:
+                raise RunError(f"{shortened(target)}: image files were changed after they were scored; {again}")
 
 
 def _is_same_input(before: str, now: str) -> bool:

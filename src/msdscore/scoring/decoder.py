@@ -15,7 +15,7 @@ from msdscore.encoders.base import Encoder, Prepared
 from msdscore.encoders.preprocessing import Preprocessing, as_prepared, preprocessing_of, read_pixels
 from msdscore.errors import RowError
 from msdscore.io.files import File, pixel_key
-from msdscore.io.images import ImageLimits, ImageSource, Stamp, file_warnings, open_image, read_stamped, source_name
+from msdscore.io.images import ImageLimits, ImageSource, file_warnings, open_image, read_source, source_name
 
 if TYPE_CHECKING:  # imported when decoding processes are used
     from msdscore.scoring.decoding import DecodingProcesses
@@ -25,14 +25,13 @@ if TYPE_CHECKING:  # imported when decoding processes are used
 class Decoded:
     """An image ready for the encoder.
 
-    `key` is computed from the pixels if it seeds the starts of mixtures, else 0. `image` is the decoded image and
-    `stamp` that of its file, if they were requested.
+    `key` is computed from the pixels if it seeds the starts of mixtures, else 0. `image` is the decoded image, if it
+    was requested.
     """
 
     prepared: Prepared
     key: int = 0
     image: Image | None = None
-    stamp: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +53,12 @@ class Decoder:
         *,
         pool: Executor | None = None,
         keep: bool = False,
-        stamp: Stamp | None = None,
     ) -> list[Decoded | RowError]:
         """Return images ready for the encoder, in order, with errors in place of images that cannot be read.
 
-        A `pool` of threads reads them in parallel. With `keep` the decoded images are included in full size. `stamp` is
-        computed from the bytes of each file that is passed as a path.
+        A `pool` of threads reads them in parallel. With `keep` the decoded images are included in full size.
         """
-        items, read = list(sources), partial(self._read, keep=keep, stamp=stamp)
+        items, read = list(sources), partial(self._read, keep=keep)
         decoded = list(map(read, items) if pool is None else pool.map(read, items))
         return decoded if self._is_cached else self.decode_on_device(items, decoded)
 
@@ -90,7 +87,7 @@ class Decoder:
                 ready[number] = error
         return ready
 
-    def start_processes(self, threads: Executor, *, stamp: Stamp | None = None) -> "DecodingProcesses | None":
+    def start_processes(self, threads: Executor) -> "DecodingProcesses | None":
         """Start decoding processes for a long run, or reuse those of the last; None if not possible."""
         prepare, steps = getattr(self.encoder, "sendable_prepare", None), preprocessing_of(self.encoder)
         # Without steps a process needs torch, and takes seconds to start: only if processes are requested.
@@ -100,13 +97,13 @@ class Decoder:
             return None
         from msdscore.scoring.decoding import DecodingProcesses, reader, room_per_image
 
-        def otherwise(sources: Sequence[ImageSource]) -> list[tuple[Prepared, str | None] | RowError]:
-            decoded = self.decode(sources, pool=threads, stamp=stamp)
-            return [item if isinstance(item, RowError) else (item.prepared, item.stamp) for item in decoded]
+        def otherwise(sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
+            decoded = self.decode(sources, pool=threads)
+            return [item if isinstance(item, RowError) else item.prepared for item in decoded]
 
         return DecodingProcesses(
             self.processes,
-            reader(prepare, steps=steps, limits=self.limits, stamp=stamp),
+            reader(prepare, steps=steps, limits=self.limits),
             room=room_per_image(steps),
             otherwise=otherwise,
         )
@@ -116,20 +113,20 @@ class Decoder:
         """Whether a cache on disk looks files up by their bytes."""
         return hasattr(self.encoder, "prepare_file")
 
-    def _read(self, source: ImageSource, *, keep: bool, stamp: Stamp | None) -> Decoded | RowError:
-        name, mark = source_name(source), None
+    def _read(self, source: ImageSource, *, keep: bool) -> Decoded | RowError:
+        name = source_name(source)
         try:
-            if isinstance(source, File):  # read once: the bytes of the stamp are those that are decoded
-                source, mark = read_stamped(source, stamp, limits=self.limits)
+            if isinstance(source, File):
+                source = read_source(source, limits=self.limits)
             is_file = self._is_cached and isinstance(source, bytes)
             prepare: Callable[..., Prepared] = self._prepare_file if is_file else self._prepare
             # A full hash of the pixels costs as much as decoding: only drawn starts need it.
             if not (keep or self.keyed):
-                return Decoded(prepare(source, name=name), stamp=mark)
+                return Decoded(prepare(source, name=name))
             image = open_image(source, limits=self.limits, name=name)
             # A reduced image is decoded again, so that its numbers do not depend on `keep`.
             prepared = prepare(source if isinstance(source, bytes) else image, name=name)
-            return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None, mark)
+            return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None)
         except RowError as error:
             return error
 

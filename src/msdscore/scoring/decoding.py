@@ -20,26 +20,24 @@ from msdscore.io.files import File
 from msdscore.io.images import (
     ImageLimits,
     ImageSource,
-    Stamp,
     file_warnings,
     open_image,
-    read_stamped,
+    read_source,
     source_name,
 )
 
 Prepare: TypeAlias = Callable[[Image], Prepared]
-Read: TypeAlias = Callable[[File], tuple[Pixels, tuple[View, str | None]]]
-Stamped: TypeAlias = tuple[Prepared, str | None]  # an image ready for the encoder, and the stamp of its file
-Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Stamped | RowError]]
+Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
+Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]
 _ANY_SIZE = 1 << 20  # bytes of an image that is not resized; a larger one is sent through a pipe
 _FILE_SIZE = 1 << 18  # and of one that is not decoded
 MOST_PROCESSES = 32  # that decode for one GPU, unless more are requested
 
 
-def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits, stamp: Stamp | None = None) -> Read:
+def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits) -> Read:
     """Return a function that prepares a file in another process; without torch there, if `steps` are set."""
     decode = partial(_prepare, prepare=prepare) if steps is None else partial(read_pixels, steps=steps)
-    return partial(_read, decode=partial(decode, limits=limits), limits=limits, stamp=stamp)
+    return partial(_read, decode=partial(decode, limits=limits), limits=limits)
 
 
 def room_per_image(steps: Preprocessing | None) -> int:
@@ -78,7 +76,7 @@ class DecodingProcesses:
                 future.cancel()  # a batch that a process has started is finished, and dropped
         give_back(self._decoders)
 
-    def decode(self, sources: Sequence[ImageSource]) -> list[Stamped | RowError]:
+    def decode(self, sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
         """Return images ready for the encoder or errors, in order; may be called by several threads."""
         files = [source for source in sources if isinstance(source, File)]
         if len(files) < len(sources):
@@ -87,24 +85,16 @@ class DecodingProcesses:
             futures = self._decoders.submit(self._read, files)
             with self._lock:
                 self._pending = {future for future in self._pending if not future.done()} | set(futures)
-            decoded = list[Stamped | RowError]()
-            for image in (image for part in futures for image in part.result()):
-                if isinstance(image, RowError):
-                    decoded.append(image)
-                else:
-                    pixels, (view, stamp) = image
-                    decoded.append((as_prepared(pixels, view), stamp))
-            return decoded
+            images = (image for part in futures for image in part.result())
+            return [image if isinstance(image, RowError) else as_prepared(*image) for image in images]
         except DecodersLostError:
             return self._otherwise(sources)
 
 
-def _read(
-    source: File, *, decode: Callable[..., tuple[Pixels, View]], limits: ImageLimits, stamp: Stamp | None
-) -> tuple[Pixels, tuple[View, str | None]]:
-    content, mark = read_stamped(source, stamp, limits=limits)
+def _read(source: File, *, decode: Callable[..., tuple[Pixels, View]], limits: ImageLimits) -> tuple[Pixels, View]:
+    content = read_source(source, limits=limits)
     pixels, view = decode(content, name=source_name(source))
-    return pixels, (view._replace(warnings=file_warnings(content)), mark)
+    return pixels, view._replace(warnings=file_warnings(content))
 
 
 def _prepare(content: bytes, *, prepare: Prepare, limits: ImageLimits, name: str) -> tuple[Pixels, View]:

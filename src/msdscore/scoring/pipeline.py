@@ -40,7 +40,7 @@ from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Measurement, Sides
 from msdscore.forms.registry import check_form, find_form, form_of_bank
-from msdscore.io.images import ImageLimits, ImageSource, Stamp
+from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import MEMORY, BatchSizes, Embedded, Embedder, VectorMemory, not_finite
@@ -163,10 +163,9 @@ class Pipeline:
         *,
         pool: Executor | None = None,
         keep: bool = False,
-        stamp: Stamp | None = None,
     ) -> list[Decoded | RowError]:
         """Return images ready for the encoder, in order; see `Decoder.decode`."""
-        return self.decoder.decode(sources, pool=pool, keep=keep, stamp=stamp)
+        return self.decoder.decode(sources, pool=pool, keep=keep)
 
     def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
         """Encode decoded images, batch by batch."""

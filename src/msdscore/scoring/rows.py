@@ -8,14 +8,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.divergence import soften
+from msdscore.core.divergence import Column, soften
 from msdscore.core.evidence import VERDICT_AT
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.columns import COLUMNS, added
 from msdscore.forms.columns import numbers as number_names
-from msdscore.io.files import File, TarImage, source_key, text_key
+from msdscore.io.files import File, source_key, text_key
 from msdscore.io.images import ImageSource
 from msdscore.rows.rules import Row
 from msdscore.scoring.pipeline import Pipeline
@@ -58,9 +58,18 @@ def score_rows(
         yield first
         yield from batches
 
-    with closing(stream_batches(pipeline, chain(), worst=worst)) as stream:
-        for batch, numbers, _ in stream:
-            yield _scores(pipeline, batch, numbers, errors)
+    with closing(score_batches(pipeline, chain(), worst=worst, errors=errors)) as stream:
+        for _, scores in stream:
+            yield scores
+
+
+def score_batches(
+    pipeline: Pipeline, batches: Iterable[RowBatch], *, worst: int = 0, errors: Errors = "row"
+) -> Generator[tuple[RowBatch, Scores], None, None]:
+    """Yield batches of rows in order, each with the scores of its rows; see `score_rows`."""
+    with closing(stream_batches(pipeline, batches, worst=worst)) as stream:
+        for batch, numbers in stream:
+            yield batch, _scores(pipeline, batch, numbers, errors)
 
 
 def check_errors(errors: str) -> None:
@@ -73,7 +82,7 @@ def row_batches(rows: Iterable[Row], size: int) -> Iterator[RowBatch]:
     """Yield batches of consecutive rows with at most `size` images; an image that they share is in a batch once."""
     waiting, keys = list[Row](), set[object]()
     for row in rows:
-        key = _identity(row)
+        key = identity(row)
         if waiting and ((key not in keys and len(keys) >= size) or len(waiting) >= CAPTIONS * size):
             yield _batch(waiting, is_last=False)
             waiting, keys = [], set()
@@ -87,15 +96,15 @@ def by_image(rows: Sequence[Row]) -> list[int]:
     """Return an order of rows in which those of one image follow each other."""
     position = dict[object, list[int]]()
     for number, row in enumerate(rows):
-        position.setdefault(_identity(row), []).append(number)
+        position.setdefault(identity(row), []).append(number)
     return [number for numbers in position.values() for number in numbers]
 
 
-def _identity(row: Row) -> object:
+def identity(row: Row) -> object:
     """Return what rows of the same image have in common; a row without an image takes its place in a batch."""
     if row.image is None:
         return row.index, row.set
-    return row.image if isinstance(row.image, str | TarImage) else id(row.image)
+    return row.image if isinstance(row.image, File) else id(row.image)
 
 
 def _batch(rows: Sequence[Row], *, is_last: bool) -> RowBatch:
@@ -106,7 +115,7 @@ def _batch(rows: Sequence[Row], *, is_last: bool) -> RowBatch:
         if image is None:
             owner.append(-1)
             continue
-        index = position.setdefault(_identity(rows[at]), len(images))
+        index = position.setdefault(identity(rows[at]), len(images))
         if index == len(images):
             images.append(image)
         owner.append(index)
@@ -140,7 +149,7 @@ def _scores(pipeline: Pipeline, batch: RowBatch, numbers: Sequence[Numbers | Row
             if isinstance(result, RowError):
                 raise result
     keys = dict[object, int]()
-    images = [keys.get(_identity(row)) or keys.setdefault(_identity(row), image_key(row.image)) for row in batch.rows]
+    images = [keys.get(identity(row)) or keys.setdefault(identity(row), image_key(row.image)) for row in batch.rows]
     sets = [
         text_key(row.set) if row.set is not None else image if image else text_key(f"row {row.index}")
         for row, image in zip(batch.rows, images, strict=True)
@@ -202,23 +211,33 @@ def finish(scores: Scores, form: Form) -> Scores:
     candidate of Soft-MSD.
     """
     columns = dict(scores.columns)
-    good = np.flatnonzero(~np.isnan(columns["msd"]))
-    uncertainty, soft = np.full((2, len(scores)), np.nan)
-    uncertainty[good], soft[good] = soften(
-        columns["similarity"][good], columns["msd"][good], scores.sets[good], temperature=form.temperature
+    uncertainty, soft, is_mixed = set_columns(
+        columns["similarity"], columns["msd"], scores.sets, scores.images, temperature=form.temperature
     )
     columns |= {"uncertainty": uncertainty, "soft_msd": soft}
     distinct, inverse = np.unique(scores.sets, return_inverse=True)
     scored = [index for index, error in enumerate(scores.errors) if error is None]
     candidates = np.bincount(inverse[scored], minlength=len(distinct))[inverse]
     warnings = list(scores.warnings)
-    for index in good[_is_mixed(inverse[good], scores.images[good])].tolist():
+    for index in np.flatnonzero(is_mixed).tolist():
         warnings[index] = (*warnings[index], MIXED)
     counts = columns.get(references.NAMES[0])
     signature = references.unsigned(scores.signature)
     if counts is not None:
         signature = references.signed(signature, counts)
     return replace(scores, columns=columns, candidates=candidates, warnings=tuple(warnings), signature=signature)
+
+
+def set_columns(
+    similarity: Column, msd: Column, sets: Ints, images: Ints, *, temperature: float
+) -> tuple[Column, Column, npt.NDArray[np.bool_]]:
+    """Return uncertainty and Soft-MSD of all rows, and whether each is in a set with captions of several images."""
+    good = np.flatnonzero(~np.isnan(msd))
+    uncertainty, soft = np.full((2, len(msd)), np.nan)
+    uncertainty[good], soft[good] = soften(similarity[good], msd[good], sets[good], temperature=temperature)
+    is_mixed = np.zeros(len(msd), dtype=bool)
+    is_mixed[good] = _is_mixed(sets[good], images[good])
+    return uncertainty, soft, is_mixed
 
 
 def _is_mixed(sets: Ints, images: Ints) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from msdscore import threads
 from msdscore.core.arrays import is_gpu, is_launching
 from msdscore.encoders.preprocessing import preprocessing_of
 from msdscore.errors import RowError
-from msdscore.io.images import ImageSource, Stamp
+from msdscore.io.images import ImageSource
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Finish, Pipeline
 from msdscore.scoring.results import Numbers
@@ -42,8 +42,7 @@ class Batch:
 
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
-# A batch, the numbers or errors of its captions, and the stamps of its images.
-Result: TypeAlias = tuple[AnyBatch, list[Numbers | RowError], list[str | None]]
+Result: TypeAlias = tuple[AnyBatch, list[Numbers | RowError]]  # a batch, and the numbers or errors of its captions
 
 
 def score_batches(
@@ -51,19 +50,18 @@ def score_batches(
 ) -> Iterator[list[Numbers | RowError]]:
     """Yield numbers or an error for every caption of each batch, in order; see `stream_batches`."""
     with closing(stream_batches(pipeline, batches, worst=worst)) as stream:
-        for _, results, _ in stream:
+        for _, results in stream:
             yield results
 
 
 def stream_batches(
-    pipeline: Pipeline, batches: Iterable[AnyBatch], *, worst: int = 0, stamp: Stamp | None = None
+    pipeline: Pipeline, batches: Iterable[AnyBatch], *, worst: int = 0
 ) -> Generator[Result[AnyBatch], None, None]:
-    """Yield each batch with numbers or an error for every caption, and the stamp of the file of every image.
+    """Yield each batch with numbers or an error for every caption.
 
     Every distinct image and caption is embedded once, in whichever batches it appears; on a GPU only captions,
     because recognising an image costs as much as encoding it. With `worst`, the numbers name up to that many of the
-    least supported words. `stamp` is computed from the bytes of each file that is passed as a path; an image without
-    one has None.
+    least supported words.
     """
     # A GPU works on one batch while the host finishes another; on a CPU both would share the same cores. An encoder
     # that scores in the launching thread must not wait for that thread.
@@ -73,11 +71,11 @@ def stream_batches(
     with (
         ThreadPoolExecutor(min(max(threads.available(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
-        pipeline.decoder.start_processes(pool, stamp=stamp) or nullcontext() as processes,
+        pipeline.decoder.start_processes(pool) or nullcontext() as processes,
     ):
         work = _Work(
             pipeline.remembering_texts() if on_gpu else pipeline.remembering(),
-            pool, processes, worst, stamp,
+            pool, processes, worst,
         )  # fmt: skip
         waiting: deque[Callable[[], Result[AnyBatch]]] = deque()
         try:
@@ -105,15 +103,14 @@ class _Work:
     pool: ThreadPoolExecutor  # threads that read images
     processes: "DecodingProcesses | None"
     worst: int
-    stamp: Stamp | None
     stopped: Event = field(default_factory=Event)
 
     def decode(self, sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
         """Return images ready for the encoder."""
         if self.processes is None:
-            return self.pipeline.decode(sources, pool=self.pool, stamp=self.stamp)
+            return self.pipeline.decode(sources, pool=self.pool)
         items = self.processes.decode(sources)
-        decoded = [item if isinstance(item, RowError) else Decoded(item[0], stamp=item[1]) for item in items]
+        decoded = [item if isinstance(item, RowError) else Decoded(item) for item in items]
         return self.pipeline.decoder.decode_on_device(sources, decoded)
 
     def score(self, batch: AnyBatch, images: Sequence[Decoded | RowError]) -> Result[AnyBatch]:
@@ -126,8 +123,7 @@ class _Work:
                 images, batch.captions, batch.owner, worst=self.worst, references=batch.references
             )
 
-        results = self.pipeline.completed(launch) if batch.captions else []
-        return batch, results, [item.stamp if isinstance(item, Decoded) else None for item in images]
+        return batch, self.pipeline.completed(launch) if batch.captions else []
 
     def score_decoded(self, batch: AnyBatch, decoded: "Future[list[Decoded | RowError]]") -> Result[AnyBatch]:
         """Score a batch whose images another thread decodes."""

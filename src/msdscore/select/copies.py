@@ -10,25 +10,24 @@ from typing import IO, Any
 import numpy as np
 
 from msdscore.errors import InputError, shortened
+from msdscore.forms.columns import COLUMNS
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import TarImage
 from msdscore.io.shards import SIGNATURE_KEY
 from msdscore.rows.parquet import ParquetTable
 from msdscore.rows.rules import ColumnNames, Row, first_of
 from msdscore.rows.tars import CAPTION_LISTS, sample_key
+from msdscore.run.parts import WORST
 from msdscore.run.rows import renamed
 from msdscore.select.scores import Positions, ScoreFile, parquet_rows, rows_at
 
 _COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain images
 _GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file
-_NOT_COPIED = ("key", "uid", "caption", "status", "error")  # columns of scores that are not numbers or words
 
 
 def score_names(file: ScoreFile) -> list[str]:
     """Return the columns of a score shard that new shards have: those that scoring added."""
-    names = file.schema.names
-    end = names.index("status") if "status" in names else len(names)
-    return [name for name in names[:end] if name not in _NOT_COPIED]
+    return [name for name in file.schema.names if name != "error" and (name in COLUMNS or name == WORST)]
 
 
 def copy_rows(file: ScoreFile, source: Path, rows: Positions, out: IO[bytes]) -> None:

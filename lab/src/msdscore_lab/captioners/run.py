@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from msdscore.errors import InputError, RowError, RunError
-from msdscore.io.files import file_stamp, is_image_name, source_key, text_key
+from msdscore.io.files import is_image_name, size_and_time, source_key, text_key
 from msdscore.io.images import from_cell, open_image
 from msdscore.io.runs import discard, finished_run, open_run, run_notes
 from msdscore.io.tables import check_output
@@ -124,7 +124,7 @@ def _check_unchanged(output: Path, parts: Sequence[Sequence[NamedImage]], keys: 
 
 
 def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
-    """Return one key per part: a hash of the names and contents of its images (of large files, size and time)."""
+    """Return one key per part: a hash of the names, sizes and times of its images."""
     with ThreadPoolExecutor(8) as pool:
         states = ["\n".join(pool.map(_state, batch)) for batch in parts]
     return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
@@ -134,7 +134,7 @@ def _state(image: NamedImage) -> str:
     source = image.source
     if isinstance(source, RowError):
         return f"{image.name}\0{source}"
-    return f"{image.name}\0{file_stamp(source) if isinstance(source, Path) else source_key(source)}"
+    return f"{image.name}\0{size_and_time(source) if isinstance(source, Path) else source_key(source)}"
 
 
 def _finished_parts(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:

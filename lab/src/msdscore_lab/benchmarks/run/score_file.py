@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.errors import RunError
-from msdscore.io.files import file_stamp, replacing
+from msdscore.io.files import replacing, size_and_time
 from msdscore.io.targets import REMEDY, check_manifest
 from msdscore_lab.benchmarks.base import Image, Item, cluster, image_key, image_names, wrong_image_by_key
 from msdscore_lab.benchmarks.results.result import ScorerRecord, belongs_to
@@ -56,14 +56,8 @@ def sources_of(items: Sequence[Item], *, seed: int, control: bool) -> Sources:
 
 
 def image_state(image: Image) -> str:
-    """Return a stamp of an image: a hash of its content, or size and time for tables and files over 8 MiB."""
-    if isinstance(image, Path):
-        return file_stamp(image)
-    try:
-        state = image.file.stat()
-    except OSError:
-        return ""
-    return f"{state.st_size}-{state.st_mtime_ns}"
+    """Return a stamp of an image: size and time of its file, or of the table that it is in."""
+    return size_and_time(image if isinstance(image, Path) else image.file)
 
 
 def find_reusable(path: Path, base: Mapping[str, Any], signatures: Mapping[str, str], sources: Sources) -> Reusable:
