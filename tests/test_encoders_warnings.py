@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +16,9 @@ from msdscore.core.evidence import verdict, verdict_ranges
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
-from msdscore.run.parts import collect, part_table
 from msdscore.samples import sample_image
 from msdscore.scoring.results import Numbers, numbers, why_missing
+from msdscore.scoring.rows import scores_of
 from msdscore.text.captions import FORM_WARNINGS, form_warnings, tokens
 from msdscore.text.normal import clean
 from msdscore.text.warnings import UNFAMILIAR, guard_reward, mark_warnings, text_warnings, token_warnings
@@ -310,11 +309,10 @@ def test_list_of_words_has_no_verdict_and_says_why():
     scores = Scorer("toy").rank(Image.new("RGB", (64, 64), "red"), ["a red square"])
     assert verdict(0.9) == "on topic"
     assert [verdict(match, withheld=True) for match in (0.9, 0.5, 0.1, None)] == [None] * 4
-    keys = pa.table({"row": [0, 1, 2], "group": [1, 2, 3], "image": [1, 2, 3]})
     values = {"similarity": 0.5, "msd": 0.5, "length": 3, "windows": 1}
     rows = [Numbers({**values, "match": 0.9}, ("x", *own)) for own in (warnings, ())]
-    scored = collect([part_table(keys, [*rows, Numbers(values)])], Scorer("toy").form)
-    assert scored["verdict"].to_pylist() == [None, "on topic", None]
+    table = scores_of(["a"] * 3, [*rows, Numbers(values)], [1, 2, 3], Scorer("toy").form, "msd|enc:toy@1").to_arrow()
+    assert table["verdict"].to_pylist() == [None, "on topic", None]
     scores = replace(scores, columns={**scores.columns, "match": np.array([0.9])})
     known, listed = scores[0], replace(scores, warnings=(("x", *warnings),))[0]
     assert (known.verdict, listed.verdict, listed.withheld) == ("on topic", None, warnings)
