@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from msdscore import load_encoder
 from msdscore.core.arrays import is_launching
 from msdscore.encoders.base import Encoder, prepare_all, prepare_and_encode
 from msdscore.encoders.cached import CachedEncoder, CacheSettings, remove_oldest
+from msdscore.encoders.capabilities import capabilities
 from msdscore.encoders.fingerprint import encoder_signature
-from msdscore.encoders.preprocessing import prepared_key
+from msdscore.encoders.preprocessing import Preprocessing, prepare_image, prepared_key
 from msdscore.errors import CaptionError, ConfigError, RunError
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.embedder import OBJECTS
@@ -141,6 +143,31 @@ def test_a_folder_that_cannot_be_written_is_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="file: cannot store"):
         CachedEncoder(CountingEncoder(), kept(tmp_path / "file"))
+
+
+class Able(CountingEncoder):
+    """An encoder with every capability."""
+
+    preprocessing = Preprocessing(resize=(32, 32), crop=None)
+    precision, marks_overflow, sendable_prepare = torch.bfloat16, True, partial(prepare_image, steps=preprocessing)
+
+    def encode_sentences(self, texts):
+        return np.ones((len(texts), 2))
+
+    def as_published(self):
+        return load_encoder("toy")
+
+
+@pytest.mark.parametrize("wrapped", [CountingEncoder(), Able()], ids=["none", "all"])
+def test_a_cache_keeps_each_capability(tmp_path, wrapped):
+    plain = capabilities(wrapped)
+    able = type(wrapped) is Able
+    values = [getattr(plain, field.name) for field in fields(plain)]
+    assert [value not in (None, False, "float32") for value in values] == [*[able] * 6, False, False]
+    kept_ones = capabilities(CachedEncoder(wrapped, kept(tmp_path)))
+    assert kept_ones.cache is not None
+    assert kept_ones.as_published is not None
+    assert replace(kept_ones, cache=None, as_published=plain.as_published) == plain
 
 
 def test_errors_pass_through_and_are_not_cached(tmp_path):

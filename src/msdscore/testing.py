@@ -12,9 +12,9 @@ from msdscore.encoders.base import (
     PatchLayout,
     Prepared,
     TokenLayout,
-    computes_in_half,
     prepare_and_encode,
 )
+from msdscore.encoders.capabilities import capabilities
 
 CAPTIONS = (
     "a red square next to a blue circle",
@@ -76,7 +76,7 @@ def find_faults(encoder: Encoder, *, captions: Sequence[str] = CAPTIONS) -> Iter
     if not all(isinstance(item, Prepared) for item in prepared):
         yield f"prepare must return msdscore.encoders.base.Prepared, got {type(prepared[0]).__name__}"
         return
-    tolerance = 2e-2 if computes_in_half(encoder) else 1e-4
+    tolerance = 2e-2 if capabilities(encoder).computes_in_half else 1e-4
     seen, read = _on_host(prepare_and_encode(encoder, images)), _on_host(encoder.encode_texts(captions))
     single_images = [_on_host(prepare_and_encode(encoder, [image])) for image in images]
     single_texts = [_on_host(encoder.encode_texts([caption])) for caption in captions]

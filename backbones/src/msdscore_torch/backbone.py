@@ -21,9 +21,9 @@ from msdscore.encoders.base import (
     Features,
     PatchLayout,
     Prepared,
-    overflow,
     with_text_warnings,
 )
+from msdscore.encoders.capabilities import overflow
 from msdscore.encoders.options import Identity as Identity
 from msdscore.encoders.options import SharedOptions as SharedOptions
 from msdscore.encoders.options import read_options as read_options
@@ -220,7 +220,7 @@ class Backbone(ABC):
         if is_launching():
             pooled = pooled.masked_fill(~finite, torch.nan)
         elif not finite:
-            raise overflow(self)
+            raise overflow(self.name, self.precision)
         return Embeddings(real, mask, pooled, states.layout, filled)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from PIL.Image import Image
 
 from msdscore import threads
-from msdscore.core.arrays import Array, Bool, Device, Float, Int, astype, is_gpu, namespace
+from msdscore.core.arrays import Array, Bool, Device, Float, Int, astype, namespace
 from msdscore.core.embeddings import Embeddings as Embeddings
 from msdscore.core.embeddings import PatchLayout as PatchLayout
 from msdscore.core.embeddings import TokenLayout as TokenLayout
@@ -17,7 +17,6 @@ from msdscore.core.embeddings import join, take
 from msdscore.core.evidence import Bank
 from msdscore.encoders.preprocessing import Prepared as Prepared
 from msdscore.encoders.preprocessing import View as View
-from msdscore.errors import ConfigError
 from msdscore.text.normal import clean, original_spans
 from msdscore.text.warnings import mark_warnings, text_warnings
 
@@ -28,9 +27,6 @@ _MOST_THREADS = 16  # for preparing images in parallel
 
 # The windows of each caption in a batch of windows, padded with its first one, and their weights in its pooled vector.
 Windows = tuple[Int[Array, "batch parts"], Float[Array, "batch parts"]]
-
-# Sentence vectors of texts, for comparing texts; None for an encoder without them.
-Sentences = Callable[[Sequence[str]], Float[Array, "texts dim"] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +89,6 @@ class Encoder(Protocol):
 
     def encode_texts(self, texts: Sequence[str]) -> Embeddings:
         """Tokens and pooled vectors; `layout` has one `TokenLayout` per item. No tokens yield an empty mask."""
-
-
-def computes_in_half(encoder: Encoder) -> bool:
-    """Whether an encoder computes in half precision on a GPU, whatever the dtype of its vectors.
-
-    >>> from msdscore.encoders.registry import load_encoder
-    >>> computes_in_half(load_encoder("toy"))
-    False
-    """
-    return is_gpu(encoder.device) and "float16" in _precision(encoder)
-
-
-def _precision(encoder: Encoder) -> str:
-    """The dtype in which an encoder computes."""
-    return str(getattr(encoder, "precision", "float32")).removeprefix("torch.")
-
-
-def overflow(encoder: Encoder) -> ConfigError:
-    """The error of an encoder whose vectors are not finite."""
-    return ConfigError(
-        f"{encoder.name} overflows in {_precision(encoder)}; load it with dtype='float32' or dtype='bfloat16'"
-    )
-
-
-def is_cache(encoder: Encoder) -> bool:
-    """Whether an encoder reads vectors from a disk, and so waits for those of every item, even on a GPU."""
-    return bool(getattr(encoder, "is_cache", False))
 
 
 def prepare_all(prepare: Callable[[Image], Prepared], images: Sequence[Image]) -> list[Prepared]:

@@ -24,18 +24,10 @@ from safetensors.numpy import load, save
 
 from msdscore.core.arrays import Array, Device, launched, on_device, to_numpy
 from msdscore.core.embeddings import join, split
-from msdscore.encoders.base import (
-    Embeddings,
-    Encoder,
-    PatchLayout,
-    Prepared,
-    Sentences,
-    TokenLayout,
-    View,
-    overflow,
-)
+from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, TokenLayout, View
+from msdscore.encoders.capabilities import capabilities, overflow
 from msdscore.encoders.fingerprint import encoder_signature
-from msdscore.encoders.preprocessing import prepared_key, preprocessing_of
+from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import ConfigError, RunError
 from msdscore.version import __version__
 
@@ -121,25 +113,23 @@ class FileImage(Prepared):
 class CachedEncoder:
     """The same vectors as the wrapped encoder; those in the folder of the settings are not computed again."""
 
-    is_cache = True  # it waits for the vectors of every item, even on a GPU
-
     def __init__(self, encoder: Encoder, settings: CacheSettings) -> None:
         self._encoder, self._settings = encoder, settings
         self._published: Encoder | None = None
         self.name, self.device, self.signature = encoder.name, encoder.device, encoder_signature(encoder)
-        self.precision = getattr(encoder, "precision", "float32")
-        self.bank, self.recommended = encoder.bank, encoder.recommended
-        self.preprocessing, self.prepare = preprocessing_of(encoder), encoder.prepare
-        # Sentence vectors, if the encoder has them; they are not cached.
-        self.encode_sentences: Sentences = getattr(encoder, "encode_sentences", lambda texts: None)
+        self.bank, self.recommended, self.prepare = encoder.bank, encoder.recommended, encoder.prepare
+        can = self._can = capabilities(encoder)
+        self.preprocessing, self.sendable_prepare = can.preprocessing, can.sendable_prepare
+        self.precision, self.marks_overflow = can.precision, can.marks_overflow
+        if can.encode_sentences is not None:  # they are not cached
+            self.encode_sentences = can.encode_sentences
         self._files = VectorFiles(Path(settings.folder), self.signature, limit=settings.limit)
-        self._marks = getattr(encoder, "marks_overflow", False)
         self.use, self._counting = CacheUse(), Lock()  # items requested so far, and how many of them were cached
 
     def as_published(self) -> Encoder:
         """Return the cached encoder as its publication defines it, if it has such a form; else this one."""
         if self._published is None:
-            plain = getattr(self._encoder, "as_published", lambda: self._encoder)()
+            plain = self._encoder if self._can.as_published is None else self._can.as_published()
             known = plain.signature == self._encoder.signature
             self._published = self if known else CachedEncoder(plain, self._settings)
         return self._published
@@ -181,8 +171,8 @@ class CachedEncoder:
         missing = [key for key in distinct if key not in known]
         if missing:
             batch = launched(self.device, lambda: encode([distinct[key] for key in missing]))
-            if self._marks and not np.isfinite(to_numpy(batch.pooled)).all():
-                raise overflow(self._encoder)
+            if self.marks_overflow and not np.isfinite(to_numpy(batch.pooled)).all():
+                raise overflow(self.name, self.precision)
             for key, vectors in zip(missing, split(batch), strict=True):
                 self._files.keep(key, vectors)
                 known[key] = vectors

@@ -207,11 +207,6 @@ def as_prepared(pixels: Pixels, view: View) -> Prepared:
     return Prepared(pixels if pixels.ndim == 1 else pixels.transpose(2, 0, 1), view)
 
 
-def preprocessing_of(encoder: object) -> Preprocessing | None:
-    """The preprocessing steps of an encoder or a tower; None if it does anything else."""
-    return getattr(encoder, "preprocessing", None)
-
-
 @lru_cache(maxsize=4096)
 def patch_layout(view: View, grid: tuple[int, int], patch: tuple[float, float]) -> PatchLayout:
     """Boxes of original pixels for a grid of (rows, columns) patches of (width, height) canvas pixels.

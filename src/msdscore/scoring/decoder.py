@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import __version__ as pillow_version
 from PIL.Image import Image
 
 from msdscore.core.arrays import is_gpu, torch_part
 from msdscore.encoders.base import Encoder, Prepared
-from msdscore.encoders.preprocessing import Preprocessing, as_prepared, preprocessing_of, read_pixels
+from msdscore.encoders.capabilities import Capabilities
+from msdscore.encoders.preprocessing import Preprocessing, as_prepared, read_pixels
 from msdscore.errors import RowError
 from msdscore.io.files import File, pixel_key
 from msdscore.io.images import ImageLimits, ImageSource, file_warnings, open_image, read_source, source_name
@@ -43,6 +44,7 @@ class Decoder:
     """
 
     encoder: Encoder
+    can: Capabilities
     limits: ImageLimits
     keyed: bool = False
     processes: int | None = None
@@ -69,7 +71,7 @@ class Decoder:
 
         Errors name them by their `sources`.
         """
-        ready, steps = list(decoded), preprocessing_of(self.encoder)
+        ready, steps = list(decoded), self.can.preprocessing
         if steps is None or not steps.jpeg_on_device:
             return ready
         images = {number: item for number, item in enumerate(decoded) if isinstance(item, Decoded)}
@@ -89,11 +91,11 @@ class Decoder:
 
     def start_processes(self, threads: Executor) -> "DecodingProcesses | None":
         """Start decoding processes for a long run, or reuse those of the last; None if not possible."""
-        prepare, steps = getattr(self.encoder, "sendable_prepare", None), preprocessing_of(self.encoder)
+        prepare, steps = self.can.sendable_prepare, self.can.preprocessing
         # Without steps a process needs torch, and takes seconds to start: only if processes are requested.
         wanted = is_gpu(self.encoder.device) and steps is not None if self.processes is None else self.processes
         # Only Posix systems can pass open files to other processes.
-        if not wanted or prepare is None or self.keyed or os.name != "posix":
+        if not wanted or prepare is None or self.can.cache or self.keyed or os.name != "posix":
             return None
         from msdscore.scoring.decoding import DecodingProcesses, reader, room_per_image
 
@@ -111,7 +113,7 @@ class Decoder:
     @property
     def _is_cached(self) -> bool:
         """Whether a cache on disk looks files up by their bytes."""
-        return hasattr(self.encoder, "prepare_file")
+        return self.can.cache is not None
 
     def _read(self, source: ImageSource, *, keep: bool) -> Decoded | RowError:
         name = source_name(source)
@@ -139,13 +141,12 @@ class Decoder:
             return ready.prepared
 
         # Everything that can change the pixels of a file, or reject it.
-        cached: Any = self.encoder
-        prepared: Prepared = cached.prepare_file(content, f"Pillow {pillow_version} {self.limits}", decode)
-        return prepared
+        assert self.can.cache is not None, "only a cache looks files up by their bytes"
+        return self.can.cache.prepare_file(content, f"Pillow {pillow_version} {self.limits}", decode)
 
     def _prepare(self, source: ImageSource, *, steps: Preprocessing | None = None, name: str | None = None) -> Prepared:
         """Decode and prepare an image; a file is read by `read_pixels` if the steps require it."""
-        steps = steps or preprocessing_of(self.encoder)
+        steps = steps or self.can.preprocessing
         if steps is None or not (steps.reduced or steps.jpeg_on_device) or not isinstance(source, File):
             prepared = self.encoder.prepare(open_image(source, limits=self.limits, name=name))
         else:

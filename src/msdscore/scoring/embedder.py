@@ -26,9 +26,8 @@ from msdscore.encoders.base import (
     Encoder,
     encode_by_length,
     encode_in_batches,
-    is_cache,
-    overflow,
 )
+from msdscore.encoders.capabilities import Capabilities, overflow
 from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import CaptionError, ConfigError, ImageError, RowError, shortened
 from msdscore.io.files import text_key
@@ -172,6 +171,7 @@ class Embedder:
     """
 
     encoder: Encoder
+    can: Capabilities
     sizes: BatchSizes
     signature: str
     known_images: VectorMemory | None = None
@@ -234,7 +234,7 @@ class Embedder:
         if batch is None:
             return encoded
         filled: Any
-        marked = getattr(self.encoder, "marks_overflow", False)
+        marked = self.can.marks_overflow
         if is_launching():
             batch, finite = batch if marked else _marked(batch), [True] * len(batch)
             filled = batch.filled or finite
@@ -245,7 +245,7 @@ class Embedder:
             batch = _masked(batch)
             finite, filled = _is_finite(batch).tolist(), to_numpy(batch.mask).any(axis=1).tolist()
             if marked and not all(finite):
-                raise overflow(self.encoder)
+                raise overflow(self.encoder.name, self.can.precision)
         items = {index: row for index, row in enumerate(rows) if row is not None}
         usable = {index: row for index, row in items.items() if finite[row] and filled[row]}
         if len(usable) == len(items):
@@ -265,7 +265,7 @@ class Embedder:
 
     def _launched(self, encode: Callable[[], Embeddings]) -> Embeddings:
         """Encode in the launching thread of a GPU; a cache on disk is read here, and only its encoder runs there."""
-        return encode() if is_cache(self.encoder) else launched(self.encoder.device, encode)
+        return encode() if self.can.cache else launched(self.encoder.device, encode)
 
     def vectors(self, captions: Sequence[str]) -> Embeddings:
         """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""

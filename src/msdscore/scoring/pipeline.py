@@ -32,10 +32,8 @@ from msdscore.encoders.base import (
     Embeddings,
     Encoder,
     TokenLayout,
-    computes_in_half,
-    is_cache,
-    overflow,
 )
+from msdscore.encoders.capabilities import capabilities, overflow
 from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Measurement, Sides
@@ -86,8 +84,9 @@ class Pipeline:
         signature = encoder_signature(encoder)
         self.bank = _bank(bank, encoder, signature, self.form)
         keyed = self.form.image_fit.init == "sample"  # starts are drawn by the content of an image
-        self.decoder = Decoder(encoder, limits or ImageLimits(), keyed, decoders)
-        self.embedder = Embedder(encoder, BatchSizes(encoder, batch_size), signature)
+        self.can = capabilities(encoder)
+        self.decoder = Decoder(encoder, self.can, limits or ImageLimits(), keyed, decoders)
+        self.embedder = Embedder(encoder, self.can, BatchSizes(encoder, batch_size), signature)
         self.fits, self.streams = Fits(), 1
         self.verdict_at = checked_limits(verdict_at)
 
@@ -135,8 +134,7 @@ class Pipeline:
     @property
     def cache_use(self) -> "CacheUse | None":
         """Statistics of the cache on disk so far; None without one."""
-        use: CacheUse | None = getattr(self.encoder, "use", None)
-        return use
+        return None if self.can.cache is None else self.can.cache.use
 
     @property
     def signature(self) -> str:
@@ -177,7 +175,7 @@ class Pipeline:
 
     def start_texts(self, captions: Sequence[str]) -> None:
         """Start encoding captions on a GPU, for a later call with them; they must be remembered."""
-        if is_gpu(self.encoder.device) and not is_cache(self.encoder):
+        if is_gpu(self.encoder.device) and not self.can.cache:
             torch_part("gpu.launching").launcher(self.encoder.device).submit(lambda: self.embed_texts(captions))
 
     def placed_bank(self, device: Device) -> Bank | None:
@@ -221,7 +219,7 @@ class Pipeline:
 
         A cache on disk is read here: only its encoder runs in that thread.
         """
-        return section()() if is_cache(self.encoder) else completed(self.encoder.device, section)
+        return section()() if self.can.cache else completed(self.encoder.device, section)
 
     def launch(
         self,
@@ -253,9 +251,9 @@ class Pipeline:
         self, results: list[Numbers | RowError | None], valid: Sequence[int], measured: Measurement[Any], *, worst: int
     ) -> None:
         """Fill in the results of the captions that were measured."""
-        marks = getattr(self.encoder, "marks_overflow", False) and is_gpu(self.encoder.device)
+        marks = self.can.marks_overflow and is_gpu(self.encoder.device)
         if marks and np.isnan(measured.similarity).any():
-            raise overflow(self.encoder)
+            raise overflow(self.encoder.name, self.can.precision)
         for item, row in zip(valid, numbers(measured, self.form, worst=worst), strict=True):
             results[item] = not_finite(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
 
@@ -295,7 +293,7 @@ class Pipeline:
         batch = embedded.vectors
         if self.decoder.keyed:
             batch = replace(batch, keys=integers(embedded.keys, like=batch.mask))
-        return replace(batch, points=batch.points.half()) if computes_in_half(self.encoder) else batch
+        return replace(batch, points=batch.points.half()) if self.can.computes_in_half else batch
 
 
 class Fits:

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
 
 import numpy as np
 
 from msdscore.core.arrays import Array, Bool, Float, namespace
-from msdscore.encoders.base import Encoder, TokenLayout
+from msdscore.encoders.base import TokenLayout
 from msdscore.errors import RowError
 from msdscore.forms.references import (
     NAMES,
@@ -103,7 +102,7 @@ def compare_texts(
         if usable:
             pairs[index] = row_of[captions[index]], rows
     if pairs:
-        sentences = _sentences(embedder.encoder, embedded)
+        sentences = _sentences(embedder, embedded)
         columns, meant = measure_references(embedded.vectors, sentences, list(pairs.values()), _background(embedder))
         for pair, index in enumerate(pairs):
             values = {name: column[pair] for name, column in columns.items()}
@@ -111,18 +110,17 @@ def compare_texts(
     return comparisons
 
 
-def _sentences(encoder: Encoder, texts: Embedded) -> Float[Array, "texts dim"]:
+def _sentences(embedder: Embedder, texts: Embedded) -> Float[Array, "texts dim"]:
     """Return sentence vectors of embedded texts: the encoder's, else its pooled vectors."""
-    encode: Any = getattr(encoder, "encode_sentences", lambda texts: None)
+    encode = embedder.can.encode_sentences
+    if encode is None:
+        return texts.vectors.pooled
     # As for all texts of an encoder: without invisible characters, and texts of similar length together.
     plain = [text if (cleaned := clean(text)) is None else cleaned.text for text in texts.captions]
     distinct, vectors = sorted(set(plain), key=len), dict[str, Array]()
     for start in range(0, len(distinct), _TEXTS):
         batch = distinct[start : start + _TEXTS]
-        rows = encode(batch)
-        if rows is None:
-            return texts.vectors.pooled
-        vectors |= dict(zip(batch, rows, strict=True))
+        vectors |= dict(zip(batch, encode(batch), strict=True))
     return namespace(texts.vectors.pooled).stack([vectors[text] for text in plain])
 
 

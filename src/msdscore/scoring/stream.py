@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msdscore import threads
 from msdscore.core.arrays import is_gpu, is_launching
-from msdscore.encoders.preprocessing import preprocessing_of
 from msdscore.errors import RowError
 from msdscore.io.images import ImageSource
 from msdscore.scoring.decoder import Decoded
@@ -139,7 +138,7 @@ def waiting_batches(pipeline: Pipeline) -> int:
     from msdscore.io.decoders import ARENA
     from msdscore.scoring.decoding import room_per_image
 
-    each = pipeline.streams * pipeline.batch_size * room_per_image(preprocessing_of(pipeline.encoder))
+    each = pipeline.streams * pipeline.batch_size * room_per_image(pipeline.can.preprocessing)
     return min(max(ARENA // each - 2 * GPU_BATCHES, GPU_AHEAD[0]), GPU_AHEAD[1])
 
 

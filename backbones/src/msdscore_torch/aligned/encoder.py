@@ -16,11 +16,11 @@ from torch import Tensor
 
 from msdscore.core.evidence import Bank
 from msdscore.encoders.banks import read_bank, uncalibrated
-from msdscore.encoders.base import Encoder, Features, Prepared, Sentences
+from msdscore.encoders.base import Encoder, Features, Prepared
+from msdscore.encoders.capabilities import Published, offers, preprocessing_of
 from msdscore.encoders.checkpoints import BANK, find_checkpoint, locate, looks_like_hub_name
 from msdscore.encoders.hashing import verify_files, verify_sums
 from msdscore.encoders.options import AlignedOptions, Identity, read_options
-from msdscore.encoders.preprocessing import preprocessing_of
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import MSDScoreError, WeightsError
 from msdscore_torch.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
@@ -67,7 +67,7 @@ class AlignedEncoder(Backbone):
         self.bank, self.recommended = bank, recommended
         self._one = Recorded(self._see_one)
         if hasattr(text, "sentences"):
-            self.encode_sentences: Sentences = self._sentences
+            self.encode_sentences = self._sentences
 
     def prepare(self, image: Image.Image) -> Prepared:
         """Preprocess an image for the image tower, which resizes it if the steps do not."""
@@ -79,9 +79,8 @@ class AlignedEncoder(Backbone):
 
         An aligner may read captions with another model, such as a language model: CLIPScore is that of the CLIP.
         """
-        backbone: Encoder | None = getattr(self._image, "encoder", None)
-        published: Encoder = getattr(backbone, "as_published", lambda: backbone or self)()
-        return published
+        backbone = self._image.encoder if isinstance(self._image, EncoderTower) else self
+        return backbone.as_published() if backbone is not self and offers(backbone, Published) else backbone
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         tower = self._image

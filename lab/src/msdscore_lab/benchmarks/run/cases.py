@@ -14,6 +14,7 @@ import numpy as np
 from msdscore.core.arrays import float64, to_numpy
 from msdscore.core.divergence import total
 from msdscore.encoders.base import Embeddings, Encoder
+from msdscore.encoders.capabilities import Published, offers
 from msdscore.errors import RowError
 from msdscore.intervals import Floats
 from msdscore.io.images import open_image
@@ -241,8 +242,7 @@ def published_encoder(encoder: Encoder) -> Encoder:
     Raises:
         ConfigError: If the model has no pooled vectors.
     """
-    found: Encoder = getattr(encoder, "as_published", lambda: encoder)()
-    return found
+    return encoder.as_published() if offers(encoder, Published) else encoder
 
 
 def _cached_compare(compare: Compare) -> Compare:
