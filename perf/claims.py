@@ -5,7 +5,7 @@ python perf/claims.py DATA [SECTION …] [--limit IMAGES] [-o CLAIMS.json]
 DATA has the development halves as NAME.jsonl, and images in NAME.images.parquet. All sections by default. `near_misses`
 computes the tables of the README, of docs/trust.md and of the page's *Limits*: what is said about true captions, about
 the same captions with one thing changed, and about captions of other images. `-o` writes them as JSON; those of `mini`
-are weights/src/msdscore_mini/claims.json, which the service and the tests read.
+are src/msdscore/encoders/claims.json, which the service and the tests read.
 """
 
 import argparse
@@ -170,15 +170,19 @@ def near_misses(half):
         print("|", " | ".join(names), "|\n|" + "---|" * len(names))
         for row in rows:
             print("|", " | ".join(str(row.get(name, "")) for name in names), "|", flush=True)
-    is_false = {name: name.startswith("changed") for name in shades}
-    for least in (0.5, 0.6, 0.7, 0.8, 0.9):
-        blue = [is_false[name] for name, units in shades.items() for unit in units if (unit.p_value or 0) >= least]
-        exchanged = [
-            is_false[name] for name, units in shades.items() for unit in units
-            if "every" not in name and (unit.p_value or 0) >= least
-        ]  # fmt: skip
-        print(f"p >= {least}: changed among all words {share(blue, 1)} %, among exchanged ones {share(exchanged, 1)} %")
-    return {"captions": captions, "words": words}
+    every = [(name, shade(unit)) for name, units in shades.items() for unit in units]
+    marks = [{"name": "all words", "n": len(every)} | _changed(name for name, _ in every)]
+    for mark in SHADES:
+        names = [name for name, shown in every if shown == mark]
+        marks.append({"name": mark, "n": len(names)} | _changed(names))
+    for row in marks:
+        print(f"{row['name']}: {row['changed']} % of {row['n']} are changed words")
+    return {"captions": captions, "words": words, "marks": marks}
+
+
+def _changed(names):
+    """Return the share of changed words."""
+    return {"changed": float(share([name.startswith("changed") for name in names], 1))}
 
 
 def _verdicts(name, found):

@@ -1,5 +1,6 @@
 """Encoder registry: the encoders of `table.toml`, of plugins and of this process; list, load and register them."""
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -220,6 +221,16 @@ def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:
         return None if cached is None else cached.folder
     except (WeightsError, MissingExtraError):
         return None  # the error is raised when it is loaded
+
+
+def encoder_claims(signature: str) -> dict[str, Any] | None:
+    """Return what was measured about verdicts and words with the settings of a signature; None if it is not known.
+
+    Shares are in percent; `perf/claims.py` writes the file for the default encoder.
+    """
+    claims = json.loads(Path(__file__).with_name("claims.json").read_text(encoding="utf-8"))
+    measured, asked = (text.rpartition("|v:")[0] for text in (claims["signature"], signature))
+    return dict(claims) if measured == asked else None
 
 
 def _other_names(row: EncoderRow) -> tuple[str, ...]:
