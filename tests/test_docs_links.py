@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from msdscore import Scorer
+from msdscore.encoders.registry import encoder_claims
 from test_docs_examples import PAGES, ROOT
 
 CODE = re.compile(r"^(```|~~~).*?^\1", re.S | re.M)
@@ -87,3 +89,21 @@ def test_pages_outside_the_laboratory_stay_short():
     docs = ROOT / "docs"
     pages = [page for page in docs.rglob("*.md") if not page.is_relative_to(docs / "lab")]
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_000
+
+
+def test_tables_of_near_misses_are_those_that_were_measured_with_the_present_encoder():
+    claims = encoder_claims(Scorer().signature)
+    assert claims is not None, (
+        "measure again: python perf/claims.py DATA near_misses -o src/msdscore/encoders/claims.json"
+    )
+    page = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
+    for row in (*claims["captions"], *claims["words"], *claims["marks"]):
+        values = [f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()]
+        assert any([cell for cell in cells if cell] == values for cells in rows), row
+    on_topic = {row["name"]: row["on topic"] for row in claims["captions"]}
+    for name in ("README.md", "weights/README.md", "docs/models/mini.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for kind in ("true captions", "the same with one thing changed", "captions of other images"):
+            assert f"{on_topic[kind]} %" in text, (name, kind)
+    assert encoder_claims("msd|enc:toy@1") is None

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msdscore.core.arrays import float64
-from msdscore.core.evidence import ZERO, verdict_ranges
+from msdscore.core.evidence import VERDICT_AT, ZERO, verdict_ranges
+from msdscore.encoders.registry import encoder_claims
 from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.look import DARK, css, legend_of, page_colours, spans, waterfall, word_limit
 from msdscore.explain.maps import TITLES, Map, maps_of
@@ -109,11 +110,21 @@ def _look(signature: str, settings: ServeSettings, form: Form, at: Limits) -> st
         "verdicts": [(least, name) for name, (least, _) in verdict_ranges(at).items()],
         "withholding": sorted(WITHHOLDING),
     }
+    legend = legend_of(form, 1.0, ZERO)
     key = [
-        (text.partition(",")[0].partition(" (")[0], *page_colours(role, strength))
-        for text, role, strength in legend_of(form, 1.0, ZERO)
+        (text.partition(",")[0].partition(" (")[0], *page_colours(role, strength)) for text, role, strength in legend
     ]
-    about = {"key": key, "signature": signature, "version": __version__, "limits": limits, "links": _project_links()}
+    claims = encoder_claims(signature) if at == VERDICT_AT else None
+    rules = [text for text, _, strength in legend if strength]
+    about = {
+        "key": key,
+        "rules": rules,
+        "claims": claims,
+        "signature": signature,
+        "version": __version__,
+        "limits": limits,
+        "links": _project_links(),
+    }
     return json.dumps(ramps_of | tables | about)
 
 

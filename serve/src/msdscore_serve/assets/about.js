@@ -4,18 +4,17 @@ import { percent, state } from "./store.js";
 import { cite } from "./export.js";
 
 const PAPER = "https://arxiv.org/abs/2605.06080";
-const meanings = ([[onTopic], [unsure]]) => ({
+const meanings = ([[onTopic], [unsure]], rules) => ({
   Match: "The probability that the caption belongs to this image rather than to another one of its kind.",
   "On topic, unsure, off topic": `A match of at least ${percent(onTopic)}, of at least ${percent(unsure)}, and below.`,
-  Colours:
-    "Orange words are likely wrong, pale orange ones are worth a check, blue ones are supported. Grey: not judged.",
+  Colours: `Orange, pale orange, blue: ${rules.join("; ")}. Grey: not judged.`,
   Numbers: "The score MSD, which ranks captions, as a sum of its terms.",
   "Ref-MSD":
     "MSD with the references that you enter. Like MSD, it has no fixed scale and compares captions of one image.",
 });
 const GOOD_FOR = [
   "telling captions that belong to an image from captions that do not",
-  "finding wrong objects and wrong colours",
+  "ranking captions of one image, and pointing at words to check",
   "comparing captioners over hundreds of images",
 ];
 const NOT_FOR = [
@@ -30,6 +29,32 @@ const list = (lines) =>
     ${lines.map((line) => html`<li key=${line}>${line}</li>`)}
   </ul>`;
 
+// What was measured about this encoder: a table of shares in percent.
+const shares = (title, rows) => {
+  const columns = [...new Set(rows.flatMap(Object.keys))].filter((name) => name !== "name");
+  return html`<div style="overflow-x:auto" tabindex="0" role="region" aria-label=${title}>
+    <table class="numbers">
+      <caption>
+        ${title}
+      </caption>
+      <thead>
+        <tr>
+          <td></td>
+          ${columns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}
+        </tr>
+      </thead>
+      <tbody>
+        ${rows.map(
+          (row) => html`<tr key=${row.name}>
+            <th scope="row">${row.name}</th>
+            ${columns.map((name) => html`<td key=${name}>${row[name]?.toLocaleString("en")}</td>`)}
+          </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
+};
+
 export const openAbout = (part) => {
   document.getElementById("about").showModal();
   document.getElementById(part).scrollIntoView();
@@ -42,7 +67,7 @@ export function About() {
     <div>
       <h2 id="meanings">What the numbers mean</h2>
       <dl>
-        ${Object.entries(meanings(state.look.verdicts)).map(
+        ${Object.entries(meanings(state.look.verdicts, state.look.rules)).map(
           ([name, text]) => html`<dt key=${name}>${name}</dt><dd>${text}</dd>`,
         )}
       </dl>
@@ -51,6 +76,9 @@ export function About() {
       ${list(GOOD_FOR)}
       <p>Do not trust it for</p>
       ${list(NOT_FOR)}
+      ${state.look.claims &&
+      html`<p>Measured on ${state.look.claims.date} with this encoder and these settings, in percent:</p>
+        ${shares("Captions", state.look.claims.captions)} ${shares("Words", state.look.claims.words)}`}
       <h2>Signature</h2>
       <p class="small">Numbers are comparable only if their signatures are equal.</p>
       <code id="signature">${state.look.signature}</code>
