@@ -133,9 +133,9 @@ def test_failed_completions_have_no_reward_and_an_error(tmp_path):
     )
     assert [reward is None for reward in found] == [False, True, True, True, True]
     _, empty, several, none, missing = logged["not_judged"]
-    assert "no words" in empty
+    assert empty == "caption is empty"
     assert several == "expected one image, got 2"
-    assert none == "no image"
+    assert none == "image is empty"
     assert "no such file" in missing
 
 
@@ -181,6 +181,7 @@ def test_default_has_no_length_gate():
     assert "gate:fixed,0.5" in MSDReward("toy").signature
     chosen = ScorerSpec(encoder="toy", changes={"gate": "length"})
     assert "gate:length" in MSDReward(chosen).signature
+    assert "gate:fixed,0.5" in MSDReward(ScorerSpec(encoder="toy", form="short")).signature
     assert MSDReward(Scorer("toy", "long")).signature == Scorer("toy", "long").signature
 
 
@@ -246,7 +247,7 @@ def test_remote_rewards_equal_the_service(neutral, tmp_path):
     assert plain == found
     assert none == [None] * 5
     assert log["not_judged"][0] == "no match: this bank and these settings have none"
-    assert log["not_judged"][3] == "no image"
+    assert log["not_judged"][3] == "image is empty"
     assert huge == [None, None, neutral.score(RED, "a red square").msd]
     assert len(many) == 70
     assert None not in many

@@ -65,7 +65,7 @@ def test_references_give_ref_msd_and_explanations(client, scorer):
     assert "|nrefs:2|" in expected.signature
     rows = client.post("/v1/score", json=body).json()["items"][0]["scores"]
     assert [row["ref_msd"] for row in rows] == pytest.approx(expected.ref_msd.tolist())
-    captions = {"caption": ["a red square", "a blue square"], "reference": people}
+    captions = {"caption": ["a red square", "a blue square"], "reference": [*people, " "]}
     form = client.post("/v1/score", files={"image": image_bytes()}, data=captions)
     assert rows == form.json()["items"][0]["scores"]
     words = client.post("/v1/explain", json=body).json()["items"][0]["explanations"][0]["words"]
@@ -86,7 +86,7 @@ def test_score_is_per_caption_and_equal_for_multipart(client, scorer):
 def test_invalid_caption_or_image_does_not_affect_others(client):
     rows = client.post("/v1/score", json=request_body(captions=("a red square", "  "))).json()["items"][0]["scores"]
     assert rows[0]["error"] is None
-    assert "no words" in rows[1]["error"]
+    assert "is empty" in rows[1]["error"]
     broken = base64.b64encode(image_bytes()[:40]).decode()
     body = {"items": [{"image": broken, "captions": ["a"]}, request_body()]}
     first, second = client.post("/v1/rank", json=body).json()["items"]
@@ -133,7 +133,7 @@ def test_explain_reports_a_caption_without_words_and_explains_the_others(client,
         "items"
     ][0]
     assert item["explanations"][1] is None
-    assert "no words" in item["errors"][1]
+    assert "is empty" in item["errors"][1]
     expected = scorer.explain(image_bytes(), ["a red square", "a blue square"])
     assert item["explanations"][2]["score"]["msd"] == expected[1].score.msd
     together = client.post(
@@ -164,7 +164,7 @@ def test_reward_has_one_value_or_error_per_completion(client, scorer):
     answer = client.post("/v1/reward", json=body).json()
     assert answer["rewards"][0] == scorer.score(image_bytes(), "a red square").msd
     assert answer["rewards"][1] is None
-    assert "no words" in answer["reasons"][1]
+    assert "is empty" in answer["reasons"][1]
     assert answer["rewards"][2] < answer["rewards"][0]
 
 

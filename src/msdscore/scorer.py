@@ -20,11 +20,10 @@ from msdscore.forms.registry import forms
 from msdscore.io.files import is_image_name
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.rows.memory import ImageAndCaption, pair_rows, stream_rows
-from msdscore.rows.rules import Row
 from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores
-from msdscore.scoring.rows import Errors, by_image, check_errors, finish, finish_stream, score_rows
+from msdscore.scoring.rows import Errors, check_errors, finish, finish_stream, score_all, score_rows
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
 
 if TYPE_CHECKING:  # imported by the methods that need them: a score needs none of them
@@ -229,7 +228,7 @@ class Scorer:
         _reject_swapped(image, texts)
         count = len(texts)
         rows = pair_rows([image], texts, [0] * count, sets=[0] * count, references=[references])
-        return finish(self._scored(self._recent, rows, errors), self.form)
+        return finish(score_all(self._recent, rows, errors=errors), self.form)
 
     def rank_images(self, images: Iterable[ImageSource], caption: str, *, errors: Errors = "row") -> Scores:
         """Score images for one caption, such as those generated from a prompt, as a candidate set.
@@ -254,26 +253,9 @@ class Scorer:
             raise ConfigError("rank_images needs a list of at least one image; score takes a single one")
         count = len(sources)
         rows = pair_rows(sources, [caption] * count, range(count), sets=[0] * count)
-        scores = self._scored(self.pipeline, rows, errors)
+        scores = score_all(self.pipeline, rows, errors=errors)
         scores = replace(scores, images=np.zeros_like(scores.images))  # to compare images is no mistake here
         return replace(finish(scores, self.form), sources=tuple(sources))
-
-    def _scored(
-        self,
-        pipeline: Pipeline,
-        rows: Sequence[Row],
-        errors: Errors,
-        progress: Progress = lambda done, total: None,
-    ) -> Scores:
-        """Score rows, without the columns of their candidate sets."""
-        parts, done, order = list[Scores](), 0, by_image(rows)
-        progress(0, len(rows))
-        for scores in score_rows(pipeline, (rows[number] for number in order), errors=errors):
-            parts.append(scores)
-            done += len(scores)
-            progress(done, len(rows))
-        scores = Scores.join(parts)
-        return scores if order == sorted(order) else scores[np.argsort(order)]
 
     def score_batch(
         self,
@@ -316,7 +298,7 @@ class Scorer:
         numbers = list(range(len(texts))) if owner is None else _owners(owner, len(texts), len(sources))
         lists = _reference_lists(references, len(sources))
         rows = pair_rows(sources, texts, numbers, sets=numbers, references=lists)
-        return finish(self._scored(self.pipeline, rows, errors, progress), self.form)
+        return finish(score_all(self.pipeline, rows, errors=errors, progress=progress), self.form)
 
     def score_table(
         self,
@@ -357,7 +339,7 @@ class Scorer:
 
         given = as_table(table)
         read = read_table(given, columns or ColumnNames(), None if images is None else Path(images))
-        scores = finish(self._scored(self.pipeline, read.rows, errors, progress), self.form)
+        scores = finish(score_all(self.pipeline, read.rows, errors=errors, progress=progress), self.form)
         return with_scores(given, read, scores.to_arrow(), prefix)
 
     def score_file(
@@ -545,14 +527,12 @@ def _raise_first(rows: Iterable[object], errors: Errors) -> None:
         raise error
 
 
-def _reference_lists(references: Any, images: int) -> list[Sequence[str] | None]:
+def _reference_lists(references: Any, images: int) -> list[Any]:
     """Return the references of each image; an empty list if there are none at all."""
-    if references is None:
-        return []
-    lists = _listed(references)
-    if len(lists) != images or any(isinstance(own, str) for own in lists):
+    lists = [] if references is None else _listed(references)
+    if references is not None and len(lists) != images:
         raise ConfigError(f"expected one list of references per image, got {len(lists)} for {images} images")
-    return [None if own is None else list(own) for own in lists]
+    return lists
 
 
 def _listed(items: Iterable[Item]) -> list[Item]:

@@ -22,7 +22,6 @@ from msdscore_serve import schema
 from msdscore_serve.guard import OPEN_PATHS, Guard
 from msdscore_serve.page import Parts, add_page, scorer_code
 from msdscore_serve.reading import (
-    RequestItem,
     RewardItems,
     read_completions,
     read_form,
@@ -186,7 +185,7 @@ async def _score(request: "Request", service: Service, *, together: bool) -> dic
         }
         for scores, rows in zip(results, sets, strict=True)
     ]
-    return {"signature": _signature(service, requested, chain(*sets)), "items": items}
+    return {"signature": _signature(service, chain(*sets)), "items": items}
 
 
 async def _explain(request: "Request", service: Service) -> Any:
@@ -199,7 +198,7 @@ async def _explain(request: "Request", service: Service) -> Any:
     items = await _unless_gone(request, service.explain(requested, parts, together=query.set))
     rows = [explanation["score"] for item in items for explanation in item["explanations"] if explanation]
     # Not validated: checking thousands of plain numbers against the model takes a tenth of the response time.
-    return JSONResponse({"signature": _signature(service, requested, rows), "items": items})
+    return JSONResponse({"signature": _signature(service, rows), "items": items})
 
 
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
@@ -208,7 +207,7 @@ async def _reward(request: "Request", service: Service) -> dict[str, Any]:
     rows = [row for scores in results for row in score_rows(scores)]
     # In a thread: the guard reads every completion.
     rewards = await asyncio.to_thread(_rewards, read, rows)
-    return {"signature": _signature(service, read.items, rows), **rewards}
+    return {"signature": _signature(service, rows), **rewards}
 
 
 def _rewards(read: RewardItems, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -255,18 +254,18 @@ async def _images(request: "Request", service: Service) -> dict[str, str]:
     return {"image": await service.images.add(file)}
 
 
-def _signature(service: Service, requested: Sequence[RequestItem], rows: Iterable[Mapping[str, Any]]) -> str:
+def _signature(service: Service, rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the signature of the rows of an answer: that of the service, and the references if there were any."""
-    if not any(item.references for item in requested):
-        return service.signature
-    return references.signed(service.signature, [row.get("reference_count") or 0 for row in rows])
+    counts = [count for row in rows if (count := row.get(references.NAMES[0])) is not None]
+    return references.signed(service.signature, counts) if counts else service.signature
 
 
 def score_rows(scores: Scores) -> list[dict[str, Any]]:
-    """Return one row per caption; one with an error has no numbers, not even counts of 0."""
-    rows = [{"caption": score.caption, **score.row(), "readable": score.readable} for score in scores]
-    texts = ("caption", "warnings", "error")
-    return [row if row["error"] is None else dict.fromkeys(row) | {name: row[name] for name in texts} for row in rows]
+    """Return one row per caption."""
+    return [
+        {"caption": score.caption, **score.row(), "readable": None if score.error else score.readable}
+        for score in scores
+    ]
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, Result]) -> Result:

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from msdscore.errors import ImageError, unknown_name
-from msdscore.forms.references import NO_REFERENCES
+from msdscore.rows.memory import pair_rows
+from msdscore.rows.rules import Row, is_blank
 from msdscore_serve.schema import FORM, JSON, Item, Items, RewardRequest
 from msdscore_serve.settings import RequestError, ServeSettings
 
@@ -43,7 +44,14 @@ class RequestItem:
     error: str | None = None
     name: str = ""
     too_long: str | None = None
-    references: tuple[str, ...] = ()  # human captions; those without words are left out
+    references: tuple[str, ...] = ()  # human captions
+
+    def rows(self, *, together: bool) -> list[Row]:
+        """Return one row per caption by the rules of all inputs; if `together`, they are one candidate set."""
+        same = [0] * len(self.captions)
+        sets = same if together else range(len(same))
+        error = self.error or self.too_long
+        return pair_rows([self.image], self.captions, same, sets=sets, references=[self.references], error=error)
 
     @property
     def content(self) -> bytes:
@@ -149,8 +157,6 @@ def _read_completions(content: bytes, settings: ServeSettings, stored: Stored) -
     reasons = [_too_long([text], settings) for text in texts]
     completions: dict[int, list[int]] = {}
     for number, image in enumerate(image_of):
-        if by == "ref_msd" and not references[image]:
-            reasons[number] = reasons[number] or NO_REFERENCES
         if reasons[number] is None:
             completions.setdefault(image, []).append(number)
     items = [
@@ -280,10 +286,9 @@ def check_captions(captions: Sequence[str], settings: ServeSettings, kind: str =
 
 
 def _references(texts: Sequence[str], settings: ServeSettings) -> tuple[str, ...]:
-    """Return the references of an image that have words; raise for too many or too long ones."""
-    references = tuple(text for text in texts if text.strip())
-    check_captions(references, settings, "references")
-    return references
+    """Return the references of an image; raise for too many or too long ones."""
+    check_captions([text for text in texts if not is_blank(text)], settings, "references")
+    return tuple(texts)
 
 
 def _too_long(captions: Iterable[str], settings: ServeSettings) -> str | None:

@@ -24,7 +24,7 @@ from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores
-from msdscore.scoring.rows import finish, scores_of
+from msdscore.scoring.rows import finish, scores_of_rows
 from msdscore_serve.batching import Batcher
 from msdscore_serve.page import Parts, explanation_documents
 from msdscore_serve.reading import RequestItem, Stored
@@ -47,7 +47,7 @@ class Job:
     image: Decoded | RequestItem
     captions: tuple[str, ...]
     together: bool = False  # explained as one candidate set, not separately
-    references: tuple[str, ...] = ()
+    references: tuple[str, ...] | None = None
 
 
 class Service:
@@ -144,24 +144,23 @@ class Service:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._decoders.submit, trim_memory)
 
     async def _score(self, item: RequestItem, together: bool) -> Scores:
-        captions = item.captions
-        numbers: list[Any]
+        rows = item.rows(together=together)
+        good = [row for row in rows if row.error is None]
+        numbers: list[Any] = []
         try:
-            if item.too_long is not None:
-                raise RowError(item.too_long)
-            async with self._decoded(item) as image:
-                # One caption per job: a batch consists of whole jobs, and an edit of the page waits for its end.
-                jobs = [Job(image, (caption,), references=item.references) for caption in captions]
-                rows = await gather_all(
-                    self.queue.submit(job, size=1, cost=1 if number else 1 + IMAGE) for number, job in enumerate(jobs)
-                )
-            numbers = [row for (row,) in rows]
+            if good:
+                async with self._decoded(item) as image:
+                    # One caption per job: a batch consists of whole jobs, and an edit of the page waits for its end.
+                    jobs = [Job(image, (row.caption,), references=row.references) for row in good]
+                    results = await gather_all(
+                        self.queue.submit(job, size=1, cost=1 if number else 1 + IMAGE)
+                        for number, job in enumerate(jobs)
+                    )
+                numbers = [result for (result,) in results]
         except RowError as error:
-            self.metrics.failed.inc(len(captions))
-            numbers = [error] * len(captions)
-        sets = [0] * len(captions) if together else list(range(len(captions)))
-        scores = scores_of(captions, numbers, sets, self._pipeline.form, self.signature, verdict_at=self.verdict_at)
-        scores = finish(scores, self._pipeline.form)
+            numbers = [error] * len(good)
+        scores = finish(scores_of_rows(self._pipeline, rows, numbers), self._pipeline.form)
+        self.metrics.failed.inc(scores.failed)
         for score in scores:
             if score.error is None:
                 self.metrics.observe(score)
@@ -170,8 +169,6 @@ class Service:
     async def _explain(self, item: RequestItem, parts: Parts, together: bool) -> dict[str, Any]:
         count = len(item.captions)
         try:
-            if item.too_long is not None and item.error is None:
-                return explanation_documents(None, dict.fromkeys(range(count), item.too_long), count, parts)
             explained = await self._explanations(item, together)
             for explanation in explained[0] or ():
                 self.metrics.observe_words(explanation)
@@ -183,19 +180,36 @@ class Service:
 
     async def _explanations(self, item: RequestItem, together: bool) -> tuple[Explanations | None, dict[int, str]]:
         """Return explanations of the readable captions, and the errors of the others by index."""
-        captions, step = item.captions, len(item.captions) if together else 1
+        if item.error is not None:
+            raise ImageError(item.error)
+        rows = item.rows(together=together)
+        reasons = {number: str(row.error) for number, row in enumerate(rows) if row.error is not None}
+        good = [number for number in range(len(rows)) if number not in reasons]
+        if not good:
+            return None, reasons
+        step = len(good) if together else 1
         # All jobs of an image find its embedding by its name.
         named = item
-        if not item.name and not item.error:
+        if not item.name:
             named = replace(item, name=f"body:{(await asyncio.to_thread(sha256, item.image)).hexdigest()}")
-        jobs = [Job(named, captions[start : start + step], together) for start in range(0, len(captions), step)]
+        jobs = [
+            Job(
+                named,
+                tuple(rows[number].caption for number in good[start : start + step]),
+                together,
+                rows[0].references,
+            )
+            for start in range(0, len(good), step)
+        ]
         # An upload is explained for a user who edits its captions.
         parts = await gather_all(
             self.queue.submit(job, size=len(job.captions), alone=True, urgent=bool(item.name)) for job in jobs
         )
         items = [item for explanations, _ in parts for item in explanations]
-        reasons = {
-            step * part + number: error for part, (_, errors) in enumerate(parts) for number, error in errors.items()
+        reasons |= {
+            good[step * part + number]: error
+            for part, (_, errors) in enumerate(parts)
+            for number, error in errors.items()
         }
         return Explanations(tuple(items)) if items else None, reasons
 
@@ -233,7 +247,7 @@ class Service:
         number = {image: number for number, image in enumerate(images)}
         captions = [caption for job in jobs for caption in job.captions]
         owner = [number[id(job.image)] for job in jobs]
-        lists = [job.references or None for job in jobs]
+        lists = [job.references for job in jobs]
         scores = self._pipeline.score(list(images.values()), captions, owner, references=lists if any(lists) else ())
         return [(row,) for row in scores]  # the error of a caption is a result of its job
 
@@ -245,8 +259,9 @@ class Service:
                 errors = self._pipeline.embed_texts(job.captions).errors
                 good = [caption for number, caption in enumerate(job.captions) if number not in errors]
                 sets = [good] if job.together and good else [[caption] for caption in good]
-                known = item.references or None
-                explained = [explain_embedded(self._pipeline, image, embedded, captions, known) for captions in sets]
+                explained = [
+                    explain_embedded(self._pipeline, image, embedded, captions, job.references) for captions in sets
+                ]
         except RowError as error:
             return error
         reasons = {number: str(error) for number, error in errors.items()}

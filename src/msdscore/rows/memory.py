@@ -18,10 +18,11 @@ def pair_rows(
     *,
     sets: Sequence[object],
     references: Sequence[Any] = (),
+    error: str | None = None,
 ) -> list[Row]:
     """Return one row per caption; `owner` has the index of its image (-1: none) and of its `references`.
 
-    Captions with equal values in `sets` are one candidate set.
+    Captions with equal values in `sets` are one candidate set. An `error` is that of all rows.
     """
     maker, rows = RowMaker(), list[Row]()
     for caption, image, candidates in zip(captions, owner, sets, strict=True):
@@ -29,7 +30,7 @@ def pair_rows(
         if references:
             values["references"] = references[image]
         # A caption that is a list would become several rows: here it is one caption that is not text.
-        rows += maker.rows(values, set=f"pair {candidates}", split=False)
+        rows += maker.rows(values, set=f"pair {candidates}", error=error, split=False)
     return rows
 
 

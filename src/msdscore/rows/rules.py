@@ -299,14 +299,23 @@ class RowMaker:
 
 def _with_caption(row: Row, caption: Any, name: str) -> Row:
     """Return the row with its caption, or with an error if it has no usable one."""
-    error = None
+    error = row.error or caption_error(caption, name)
+    return row._replace(caption=caption if isinstance(caption, str) else "", error=error)
+
+
+def caption_error(caption: Any, name: str = "caption") -> CaptionError | None:
+    """Return why the value of column `name` is not a caption; None if it is one.
+
+    >>> str(caption_error(" ")), str(caption_error(7)), caption_error("a dog")
+    ('caption is empty', 'caption must be text, got int', None)
+    """
     if is_missing(caption) or (isinstance(caption, str) and is_blank(caption)):
-        error = CaptionError(f"{name} is empty")
-    elif not isinstance(caption, str):
-        error = CaptionError(f"{name} must be text, got {type(caption).__name__}")
-    elif caption.startswith(_NO_ANSWER):
-        error = CaptionError(f"{name} reports that the model did not answer: {shortened(caption)}")
-    return row._replace(caption=caption if isinstance(caption, str) else "", error=row.error or error)
+        return CaptionError(f"{name} is empty")
+    if not isinstance(caption, str):
+        return CaptionError(f"{name} must be text, got {type(caption).__name__}")
+    if caption.startswith(_NO_ANSWER):
+        return CaptionError(f"{name} reports that the model did not answer: {shortened(caption)}")
+    return None
 
 
 def list_of(cell: Any) -> list[Any] | None:

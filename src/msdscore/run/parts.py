@@ -191,7 +191,7 @@ def score_missing(
     with closing(score_batches(pipeline, batches(), worst=worst or 0)) as stream:
         for batch, scores in stream:
             done.append(scores)
-            scored += len(batch.good)
+            scored += len(batch.captions)
             progress(scored + earlier)
             if batch.is_last:
                 write(waiting.popleft(), done)

@@ -263,9 +263,11 @@ class Score:
         return NOT_ENGLISH not in self.warnings
 
     def row(self) -> dict[str, Any]:
-        """Return the added columns of a scored row; None for a missing number."""
+        """Return the added columns of a scored row; None for a missing number, and for all of a row with an error."""
         texts = ("verdict", "warnings", "error")
         chosen = [name for name in COLUMNS if name in self.columns or name in texts]
+        if self.error is not None:
+            return dict.fromkeys(chosen) | {"warnings": list(self.warnings), "error": self.error}
         return {name: known(getattr(self, name)) for name in chosen} | {"warnings": list(self.warnings)}
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """From rows to scores: `score_rows` scores any number of rows, `finish` adds the columns of candidate sets."""
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -29,10 +29,9 @@ Errors = Literal["raise", "row"]  # raise the first error, or return a row with 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch(Batch):
-    """Rows that are scored together; `good` are the positions of those without an error, whose captions these are."""
+    """Rows that are scored together; the captions are those of the rows without an error."""
 
     rows: Sequence[Row]
-    good: Sequence[int]
     is_last: bool
 
 
@@ -51,7 +50,7 @@ def score_rows(
         yield scores_of([], [], [], pipeline.form, pipeline.signature)
         return
     if first.is_last and len(first.images) <= 1:  # needs no other threads
-        yield _scores(pipeline, first, _score_one_image(pipeline, first, worst), errors)
+        yield scores_of_rows(pipeline, first.rows, _score_one_image(pipeline, first, worst), errors)
         return
 
     def chain() -> Iterator[RowBatch]:
@@ -69,7 +68,29 @@ def score_batches(
     """Yield batches of rows in order, each with the scores of its rows; see `score_rows`."""
     with closing(stream_batches(pipeline, batches, worst=worst)) as stream:
         for batch, numbers in stream:
-            yield batch, _scores(pipeline, batch, numbers, errors)
+            yield batch, scores_of_rows(pipeline, batch.rows, numbers, errors)
+
+
+def score_all(
+    pipeline: Pipeline,
+    rows: Sequence[Row],
+    *,
+    worst: int = 0,
+    errors: Errors = "row",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Scores:
+    """Return the scores of rows in their order, each image read and encoded once; see `score_rows`.
+
+    `progress` is called with the number of rows done and in total.
+    """
+    parts, done, order = list[Scores](), 0, by_image(rows)
+    progress(0, len(rows))
+    for scores in score_rows(pipeline, (rows[number] for number in order), worst=worst, errors=errors):
+        parts.append(scores)
+        done += len(scores)
+        progress(done, len(rows))
+    scores = Scores.join(parts)
+    return scores if order == sorted(order) else scores[np.argsort(order)]
 
 
 def check_errors(errors: str) -> None:
@@ -109,21 +130,18 @@ def identity(row: Row) -> object:
 
 def _batch(rows: Sequence[Row], *, is_last: bool) -> RowBatch:
     images, owner, position = list[ImageSource](), list[int](), dict[object, int]()
-    good = [at for at, row in enumerate(rows) if row.error is None]
-    for at in good:
-        image = rows[at].image
-        if image is None:
+    good = [row for row in rows if row.error is None]
+    for row in good:
+        if row.image is None:
             owner.append(-1)
             continue
-        index = position.setdefault(identity(rows[at]), len(images))
+        index = position.setdefault(identity(row), len(images))
         if index == len(images):
-            images.append(image)
+            images.append(row.image)
         owner.append(index)
-    lists = [rows[at].references for at in good]
-    has_references = any(texts is not None for texts in lists)
-    captions = [rows[at].caption for at in good]
-    references = lists if has_references else ()
-    return RowBatch(images, captions, owner, references, rows=rows, good=good, is_last=is_last)
+    lists = [row.references for row in good]
+    references = lists if any(texts is not None for texts in lists) else ()
+    return RowBatch(images, [row.caption for row in good], owner, references, rows=rows, is_last=is_last)
 
 
 def _score_one_image(pipeline: Pipeline, batch: RowBatch, worst: int) -> list[Numbers | RowError]:
@@ -136,25 +154,25 @@ def _score_one_image(pipeline: Pipeline, batch: RowBatch, worst: int) -> list[Nu
     return pipeline.score(decoded, batch.captions, batch.owner, worst=worst, references=batch.references)
 
 
-def _scores(pipeline: Pipeline, batch: RowBatch, numbers: Sequence[Numbers | RowError], errors: Errors) -> Scores:
-    """Return the scores of all rows of a batch, in their order."""
-    scored: list[Numbers | RowError] = [row.error or RowError("not scored") for row in batch.rows]
-    for at, result in zip(batch.good, numbers, strict=True):
-        warning = batch.rows[at].warning
-        if warning is not None and isinstance(result, Numbers):  # those of the input come first
-            result = replace(result, warnings=(warning, *result.warnings))
-        scored[at] = result
-    if errors == "raise":
-        for result in scored:
-            if isinstance(result, RowError):
-                raise result
+def scores_of_rows(
+    pipeline: Pipeline, rows: Sequence[Row], numbers: Iterable[Numbers | RowError], errors: Errors = "row"
+) -> Scores:
+    """Return the scores of all rows, in their order; `numbers` are the results of those without an error."""
+    results, scored = iter(numbers), list[Numbers | RowError]()
+    for row in rows:
+        result = row.error or next(results)
+        if row.warning is not None and isinstance(result, Numbers):  # those of the input come first
+            result = replace(result, warnings=(row.warning, *result.warnings))
+        if errors == "raise" and isinstance(result, RowError):
+            raise result
+        scored.append(result)
     keys = dict[object, int]()
-    images = [keys.get(identity(row)) or keys.setdefault(identity(row), image_key(row.image)) for row in batch.rows]
+    images = [keys.get(identity(row)) or keys.setdefault(identity(row), image_key(row.image)) for row in rows]
     sets = [
         text_key(row.set) if row.set is not None else image if image else text_key(f"row {row.index}")
-        for row, image in zip(batch.rows, images, strict=True)
+        for row, image in zip(rows, images, strict=True)
     ]
-    captions, form = [row.caption for row in batch.rows], pipeline.form
+    captions, form = [row.caption for row in rows], pipeline.form
     return scores_of(captions, scored, sets, form, pipeline.signature, images=images, verdict_at=pipeline.verdict_at)
 
 

@@ -14,17 +14,19 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+import numpy as np
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
+from msdscore.forms.base import Form
 from msdscore.forms.columns import columns_logged
 from msdscore.io.files import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
-from msdscore.rows.rules import REFERENCES, read_references
+from msdscore.rows.rules import REFERENCES, Row, RowMaker
 from msdscore.scorer import Scorer
-from msdscore.scoring.results import Numbers, why_missing
+from msdscore.scoring.results import Scores, known, why_missing
+from msdscore.scoring.rows import score_all
 from msdscore.scoring.spec import DEFAULT_ENCODER, ScorerSpec
-from msdscore.scoring.stream import Batch, score_batches
 from msdscore.text.warnings import GUARD, GUARDED, guard_reward
 from msdscore_torch.integrations.shared import ScorerLike, shared_scorer
 
@@ -39,32 +41,18 @@ _LARGEST = 31 << 20  # characters of one image; it must fit in a request
 _IMAGES, _CAPTIONS = 32, 64  # per request and per image; the service accepts 64 of each
 
 
-@dataclass(frozen=True, slots=True)
-class Completions:
-    """Completions that can be scored: `numbers[i]` is the completion of caption i, `owner[i]` the index of its image.
-
-    The others of the `total` have an error by their index. Equal images are listed once.
-    """
-
-    total: int
-    images: tuple[ImageSource, ...]
-    numbers: tuple[int, ...]
-    captions: tuple[str, ...]
-    owner: tuple[int, ...]
-    reasons: Mapping[int, str]
-
-
-def completions_of(
+def completion_rows(
     prompts: Sequence[Any] | None,
     completions: Sequence[Any],
     given: Mapping[str, Any],
     *,
+    by: By | None,
     column: str | None,
     caption_of: Callable[[str], str],
-) -> Completions:
-    """Collect the images and captions of a trainer's batch, whose columns are `given`.
+) -> tuple[By, list[Row]]:
+    """Return the score to reward with, and one row per completion of a trainer's batch, whose columns are `given`.
 
-    Images are in `column`, else in images or image, else in the messages of the prompts.
+    Images are in `column`, else in images or image, else in the messages of the prompts; equal ones become one object.
     """
     if column is not None and column not in given:
         raise ConfigError(f"the dataset has no column {column!r}; it has: {', '.join(sorted(given)) or 'none'}")
@@ -77,28 +65,26 @@ def completions_of(
             f"expected one image per completion, got {sum(map(bool, images)) if from_prompts else len(images)} for "
             f"{len(completions)}; add a column image or images to the dataset, or pass the name of its column (column=)"
         )
-    known: dict[object, int] = {}
-    sources: list[ImageSource] = []
-    judged: list[tuple[int, str, int]] = []
-    reasons: dict[int, str] = {}
+    lists = given.get(REFERENCES)
+    by = by or ("msd" if lists is None else "ref_msd")
+    if by == "ref_msd" and lists is None:
+        raise ConfigError(f"by='ref_msd' needs a column {REFERENCES!r} of lists of captions in the dataset")
+    maker, rows, known = RowMaker(), list[Row](), dict[object, ImageSource]()
     for number, (completion, image) in enumerate(zip(completions, images, strict=True)):
-        try:
-            source = _single_image(image)
-        except ValueError as error:
-            reasons[number] = str(error)
-            continue
-        index = known.setdefault(_key(source), len(sources))
-        if index == len(sources):
-            sources.append(source)
-        judged.append((number, caption_of(text_of(completion)), index))
-    numbers, captions, owner = zip(*judged, strict=True) if judged else ((), (), ())
-    return Completions(len(completions), tuple(sources), numbers, captions, owner, reasons)
+        several = isinstance(image, list | tuple) and len(image) > 1
+        single = (image[0] if image else None) if isinstance(image, list | tuple) else image
+        values = {"image": single, "caption": caption_of(completion_text(completion))}
+        if by == "ref_msd" and lists is not None:
+            values[REFERENCES] = lists[number]
+        (row,) = maker.rows(values, error=f"expected one image, got {len(image)}" if several else None, split=False)
+        rows.append(row if row.image is None else row._replace(image=known.setdefault(_key(row.image), row.image)))
+    return by, rows
 
 
-def text_of(completion: Any) -> str:
+def completion_text(completion: Any) -> str:
     """Return the text of a completion: the string itself, or the last message with text.
 
-    >>> text_of([{"role": "assistant", "content": [{"type": "text", "text": "a dog"}]}])
+    >>> completion_text([{"role": "assistant", "content": [{"type": "text", "text": "a dog"}]}])
     'a dog'
     """
     if isinstance(completion, str):
@@ -119,19 +105,6 @@ def after_thinking(text: str) -> str:
     ('a dog on a beach', '')
     """
     return text.rpartition("</think>")[2].partition("<think>")[0].strip()
-
-
-def _single_image(given: Any) -> ImageSource:
-    if isinstance(given, list | tuple):
-        if len(given) != 1:
-            raise ValueError(f"expected one image, got {len(given)}")
-        given = given[0]
-    if isinstance(given, Mapping):  # undecoded image of Hugging Face datasets
-        given = given.get("bytes") or given.get("path")
-    if given is None:
-        raise ValueError("no image")
-    source: ImageSource = given
-    return source
 
 
 def _of_prompt(prompt: Any) -> list[Any]:
@@ -155,8 +128,9 @@ def _key(source: ImageSource) -> object:
 class MSDReward:
     """A reward function that scores completions as captions of their images.
 
-    With a name or a `ScorerSpec`, it is length-neutral: under the paper's form the weight between coverage and support
-    is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer` is used unchanged.
+    With a name or a `ScorerSpec`, it is length-neutral: under the paper's forms the weight between coverage and support
+    is fixed, since a policy would learn to move a weight that depends on the length. A `Scorer`, a `Form` with its
+    settings and a `gate` among the changes of the spec are used unchanged.
 
     Args:
         scorer: An encoder's name, a `ScorerSpec` or a `Scorer`.
@@ -198,23 +172,19 @@ class MSDReward:
 
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """Return one reward per completion; None for those that cannot be scored."""
-        read = completions_of(prompts, completions, given, column=self._column, caption_of=self._caption_of)
-        by, references = _by_and_references(self._by, read, given)
-        rewards: Rewards = [None] * read.total
-        reasons, judged, lowered = dict(read.reasons), dict[int, Numbers](), dict[int, Sequence[str]]()
-        if read.captions:  # each distinct image is encoded once
-            batch = Batch(read.images, read.captions, read.owner, references or [])
-            (rows,) = score_batches(shared_scorer(self._given).pipeline, [batch], worst=self._words)
-            for number, caption, row in zip(read.numbers, read.captions, rows, strict=True):
-                if isinstance(row, RowError):
-                    reasons[number] = str(row)
-                    continue
-                judged[number] = row
-                rewards[number], warnings = guard_reward(row.values.get(by), caption, self._guard, row.warnings)
-                lowered[number] = warnings if self._guard else ()
-                if rewards[number] is None:
-                    reasons[number] = why_missing(by, row.warnings) or f"no {by}"
-        _log(given, read.total, reasons, lowered, judged)
+        by, rows = completion_rows(
+            prompts, completions, given, by=self._by, column=self._column, caption_of=self._caption_of
+        )
+        scores = score_all(shared_scorer(self._given).pipeline, rows, worst=self._words)
+        rewards: Rewards = [None] * len(rows)
+        reasons, lowered = dict[int, str](), dict[int, Sequence[str]]()
+        for number, score in enumerate(scores):
+            value = known(getattr(score, by))
+            rewards[number], warnings = guard_reward(value, score.caption, self._guard, score.warnings)
+            lowered[number] = warnings if self._guard else ()
+            if rewards[number] is None:
+                reasons[number] = score.error or why_missing(by, score.warnings) or f"no {by}"
+        _log(given, len(rows), reasons, lowered, scores)
         return rewards
 
 
@@ -253,18 +223,19 @@ class RemoteReward:
 
     def __call__(self, prompts: Sequence[Any] | None = None, completions: Sequence[Any] = (), **given: Any) -> Rewards:
         """Return one reward per completion; None for those that cannot be scored."""
-        read = completions_of(prompts, completions, given, column=self.column, caption_of=self.caption_of)
-        by, references = _by_and_references(self.by, read, given)
-        rewards: Rewards = [None] * read.total
-        reasons, lowered = dict(read.reasons), dict[int, Sequence[str]]()
-        for chosen, body in _bodies(read, references):
+        by, rows = completion_rows(
+            prompts, completions, given, by=self.by, column=self.column, caption_of=self.caption_of
+        )
+        rewards: Rewards = [None] * len(rows)
+        reasons = {number: str(row.error) for number, row in enumerate(rows) if row.error is not None}
+        lowered = dict[int, Sequence[str]]()
+        for chosen, body in _bodies(rows, with_references=by == "ref_msd"):
             answer = self._post({**body, "by": by, "guard": self.guard})  # the service applies the guard
             lists = (answer[name] for name in ("rewards", "reasons", "warnings", "guarded"))
-            for caption, reward, reason, warnings, guarded in zip(chosen, *lists, strict=True):
-                number = read.numbers[caption]
+            for number, reward, reason, warnings, guarded in zip(chosen, *lists, strict=True):
                 rewards[number], lowered[number] = reward, warnings if guarded else ()
                 reasons |= {number: reason} if reason else {}
-        _log(given, read.total, reasons, lowered)
+        _log(given, len(rows), reasons, lowered)
         return rewards
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -298,24 +269,14 @@ def _check(by: By | None, guard: float) -> None:
         raise ConfigError(f"guard must be a finite number of at least 0, got {guard}; 0 turns it off")
 
 
-def _by_and_references(
-    by: By | None, read: Completions, given: Mapping[str, Any]
-) -> tuple[By, list[Sequence[str] | None] | None]:
-    """Return the score to reward with, and the references of every caption if it needs them."""
-    lists = given.get(REFERENCES)
-    by = by or ("msd" if lists is None else "ref_msd")
-    if by != "ref_msd":
-        return by, None
-    if lists is None:
-        raise ConfigError(f"by='ref_msd' needs a column {REFERENCES!r} of lists of captions in the dataset")
-    return by, [read_references(lists[number]) for number in read.numbers]
-
-
 def length_neutral(given: ScorerSpec | str) -> ScorerSpec:
-    """Return the spec with a fixed weight of coverage, unless it sets one or its form has no such weight."""
+    """Return the spec with a fixed weight of coverage, unless it sets one or its form has no such weight.
+
+    >>> length_neutral(ScorerSpec(encoder="toy", form="short")).changes
+    (('gate', 'fixed'),)
+    """
     spec = ScorerSpec(encoder=given) if isinstance(given, str) else given
-    form = spec.form or shared_scorer(spec).form
-    if spec.form is not None or "gate" in dict(spec.changes) or not hasattr(form, "gate"):
+    if isinstance(spec.form, Form) or "gate" in dict(spec.changes) or not hasattr(shared_scorer(spec).form, "gate"):
         return spec
     return replace(spec, changes=tuple(sorted({**dict(spec.changes), "gate": "fixed"}.items())))
 
@@ -325,21 +286,22 @@ def _log(
     total: int,
     reasons: Mapping[int, str],
     lowered: Mapping[int, Sequence[str]],
-    judged: Mapping[int, Numbers] | None = None,
+    scores: Scores | None = None,
 ) -> None:
     """Log to the trainer's table why completions have no reward or a lower one, and shares and means to its curves.
 
-    With the numbers of the `judged` completions, their least supported words and the means are logged too.
+    With the `scores` of the completions, their least supported words and the means are logged too.
     """
     guarded = [", ".join(text for text in lowered.get(number, ()) if text in GUARDED) for number in range(total)]
     table = {"not_judged": [reasons.get(number, "") for number in range(total)], "guarded": guarded}
     curves = {"judged": 1 - len(reasons) / total, "guarded": sum(map(bool, guarded)) / total} if total else {}
-    if judged is not None:
-        words = {number: ", ".join(row.worst) for number, row in judged.items()}
-        table["least_supported"] = [words.get(number, "") for number in range(total)]
+    if scores is not None:
+        table["least_supported"] = [", ".join(words) for words in scores.worst]
+        scored = np.array([error is None for error in scores.errors], dtype=bool)
         for name in (*columns_logged(), "length"):
-            values = [value for row in judged.values() if (value := row.values.get(name)) is not None]
-            curves |= {name: sum(values) / len(values)} if values else {}
+            values = scores.columns[name][scored] if name in scores.columns else np.zeros(0)
+            values = values[~np.isnan(values)]
+            curves |= {name: float(values.mean())} if len(values) else {}
     if log_extra := given.get("log_extra"):
         for name, column in table.items():
             log_extra(name, column)
@@ -348,43 +310,42 @@ def _log(
             log_metric(f"msd/{name}", value)
 
 
-def _bodies(
-    read: Completions, references: Sequence[Sequence[str] | None] | None
-) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    """Yield requests within the limits of the service, each with the indices of its captions."""
+def _bodies(rows: Sequence[Row], *, with_references: bool) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Yield requests within the limits of the service, each with the indices of its rows."""
     chosen: list[tuple[str, list[int]]] = []
-    for content, part in chain(_parts(read, references), [("", [])]):
+    for content, part in chain(_parts(rows), [("", [])]):
         full = len(chosen) == _IMAGES or sum(len(data) for data, _ in chosen) + len(content) > _BODY
         if chosen and (full or not part):
-            captions = [caption for _, own in chosen for caption in own]
+            numbers = [number for _, own in chosen for number in own]
             body: dict[str, Any] = {
                 "images": [data for data, _ in chosen],
-                "completions": [read.captions[caption] for caption in captions],
-                "image_of": [number for number, (_, own) in enumerate(chosen) for _ in own],
+                "completions": [rows[number].caption for number in numbers],
+                "image_of": [index for index, (_, own) in enumerate(chosen) for _ in own],
             }
-            if references is not None:
-                body["references"] = [references[own[0]] or [] for _, own in chosen]
-            yield captions, body
+            if with_references:
+                body["references"] = [rows[own[0]].references or [] for _, own in chosen]
+            yield numbers, body
             chosen = []
         chosen.append((content, part))
 
 
-def _parts(read: Completions, references: Sequence[Sequence[str] | None] | None) -> Iterator[tuple[str, list[int]]]:
-    """Yield every image with the indices of some of its captions, which share their references.
+def _parts(rows: Sequence[Row]) -> Iterator[tuple[str, list[int]]]:
+    """Yield every image with the indices of some of its rows, which share their references.
 
     An image is sent as its file or losslessly encoded; one that cannot be read or sent is empty, and is rejected.
     """
-    groups: dict[tuple[int, tuple[str, ...]], list[int]] = {}
-    for caption, image in enumerate(read.owner):
-        texts = () if references is None else tuple(references[caption] or ())
-        groups.setdefault((image, texts), []).append(caption)
-    for (image, _), captions in groups.items():
+    groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
+    for number, row in enumerate(rows):
+        if row.error is None:
+            groups.setdefault((id(row.image), row.references), []).append(number)
+    for numbers in groups.values():
+        image = rows[numbers[0]].image
         try:
-            content = b64encode(_file_of(read.images[image])).decode()
+            content = "" if image is None else b64encode(_file_of(image)).decode()
         except (OSError, RowError):
             content = ""
-        for start in range(0, len(captions), _CAPTIONS):
-            yield content if len(content) <= _LARGEST else "", captions[start : start + _CAPTIONS]
+        for start in range(0, len(numbers), _CAPTIONS):
+            yield content if len(content) <= _LARGEST else "", numbers[start : start + _CAPTIONS]
 
 
 def _file_of(source: ImageSource) -> bytes:

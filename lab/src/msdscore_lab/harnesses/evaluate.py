@@ -49,8 +49,7 @@ class MSDModule(evaluate.Metric):  # type: ignore[misc]  # it has no types
         people: Sequence[Sequence[str]] | None = None,
         scorer: ScorerLike = DEFAULT_ENCODER,
     ) -> dict[str, Any]:
-        lists = None if people is None else [list(captions) for captions in people]
-        scores = shared_scorer(scorer).score_batch(list(images), list(predictions), references=lists)
+        scores = shared_scorer(scorer).score_batch(list(images), list(predictions), references=people)
         mean, known = _mean(scores, "msd")
         means, values = _mean(scores, "ref_msd") if "ref_msd" in scores.columns else (None, [])
         return {

@@ -19,6 +19,7 @@ from msdscore.errors import RowError
 from msdscore.intervals import Floats
 from msdscore.io.images import open_image
 from msdscore.io.parquet_images import StoredImage
+from msdscore.rows.rules import caption_error
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
@@ -164,8 +165,8 @@ def fill(
     errors = _image_errors(decoded, batch)
     for index, texts in enumerate(bare.captions[: len(batch.items)].tolist()):
         for text in texts:
-            if text in text_errors:
-                errors.setdefault(index, text_errors[text])
+            if bare.texts[text] in text_errors:
+                errors.setdefault(index, text_errors[bare.texts[text]])
     return replace(bare, images=images, vectors=vectors), errors
 
 
@@ -198,14 +199,16 @@ def _read_all(
 
 def make_vectors(
     cases: Cases, decoded: Sequence[Decoded | RowError], pipeline: Pipeline, *, mixtures: bool
-) -> tuple[Vectors, dict[int, str]]:
-    """Return the vectors of a batch, for true and wrong images, and the errors of unreadable texts."""
+) -> tuple[Vectors, dict[str, str]]:
+    """Return the vectors of a batch, for true and wrong images, and the errors of texts that cannot be scored."""
     images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
+    errors = {text: str(texts.errors[item]) for item, text in enumerate(cases.texts) if item in texts.errors}
+    errors |= {text: str(error) for text in cases.texts if (error := caption_error(text)) is not None}
     pair_index: dict[tuple[int, int], int] = {}  # distinct pairs of image and text
     pair_of = np.full(cases.captions.shape, -1, dtype=np.int64)
     for (case, candidate), text in np.ndenumerate(cases.captions):
         image = int(cases.owner[case])
-        if images.rows[image] is not None and texts.rows[text] is not None:
+        if images.rows[image] is not None and cases.texts[text] not in errors:
             pair_of[case, candidate] = pair_index.setdefault((image, int(text)), len(pair_index))
     pairs, bank = list(pair_index), pipeline.placed_bank(pipeline.encoder.device)
     empty = Embeddings(np.zeros((0, 1, 1)), np.zeros((0, 1), dtype=bool), np.zeros((0, 1)), ())
@@ -222,7 +225,7 @@ def make_vectors(
         pipeline.form,
         None if bank is None else to_numpy(bank.images.means),
     )
-    return vectors, {item: str(error) for item, error in texts.errors.items()}
+    return vectors, errors
 
 
 def _published(pipeline: Pipeline, decoded: Sequence[Decoded | RowError], images: Embedded) -> PublishedVectors:

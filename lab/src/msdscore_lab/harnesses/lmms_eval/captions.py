@@ -7,9 +7,10 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError
 from msdscore.forms.columns import columns_logged
-from msdscore.scoring.results import Numbers
+from msdscore.rows.memory import pair_rows
+from msdscore.scoring.results import known
+from msdscore.scoring.rows import score_all
 from msdscore.scoring.spec import DEFAULT_ENCODER
-from msdscore.scoring.stream import Batch, score_batches
 from msdscore_torch.integrations.shared import ScorerLike, shared_scorer
 
 Document = Mapping[str, Any]
@@ -32,13 +33,13 @@ def caption_scores(
     """
 
     def process_results(doc: Document, results: Sequence[str]) -> dict[str, Any]:
-        batch = Batch([doc[_image_column(doc, image)]], [results[0] if results else ""], [0])
-        ((row,),) = score_batches(shared_scorer(scorer).pipeline, [batch], worst=words)
-        if not isinstance(row, Numbers):
-            return {"msd_judged": 0.0, "msd_reason": str(row)}
-        numbers = {name if name == "msd" else f"msd_{name}": row.values.get(name) for name in columns_logged()}
-        known = {name: value for name, value in numbers.items() if value is not None}
-        return {**known, "msd_judged": 1.0, "msd_least_supported": ", ".join(row.worst)}
+        rows = pair_rows([doc[_image_column(doc, image)]], [results[0] if results else ""], [0], sets=[0])
+        (score,) = score_all(shared_scorer(scorer).pipeline, rows, worst=words)
+        if score.error is not None:
+            return {"msd_judged": 0.0, "msd_reason": score.error}
+        numbers = {name if name == "msd" else f"msd_{name}": known(getattr(score, name)) for name in columns_logged()}
+        present = {name: value for name, value in numbers.items() if value is not None}
+        return {**present, "msd_judged": 1.0, "msd_least_supported": ", ".join(score.worst)}
 
     return process_results
 
