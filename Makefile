@@ -118,7 +118,7 @@ evidence: setup
 	  $(COMPARED) --cache build/cache -o build/evidence || echo "$$name: skipped"; done
 	study() { file=build/evidence/$$1.json; shift; test -f $$file || \
 	  $(BIN)/msdscore study "$$@" --cache build/cache -o $$file || exit 1; }; \
-	study form form --root $(DATA) --samples 300; \
+	for name in balance delta; do study $$name sweep $$name --root $(DATA) --samples 300 $(addprefix -b ,$(JUDGED)); done; \
 	study changed words --root $(DATA) --marks changed; \
 	study localisation localisation --root $(DATA) --limit 200; \
 	study suggestions suggestions --root $(DATA) --limit 300; \

@@ -13,9 +13,20 @@ from msdscore.scorer import Scorer
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore_lab.benchmarks.run.runner import run_benchmark
 from msdscore_lab.paper import published, sections
-from msdscore_lab.paper.evidence import EVIDENCE
 
-PARTS = ("benchmarks", *EVIDENCE)
+PARTS = (
+    "benchmarks",
+    "balance",
+    "delta",
+    "words",
+    "changed",
+    "localisation",
+    "chair",
+    "boxes",
+    "suggestions",
+    "missing",
+    "match",
+)
 
 
 def places(names):
@@ -43,60 +54,14 @@ def test_evidence_page_is_filled_from_a_benchmark_run(tmp_path):
     assert "|bench:" not in text
 
 
-def interval(value):
-    return {"value": value, "low": value - 0.1, "high": value + 0.1, "n": 9}
-
-
-def test_evidence_page_is_filled_from_studies(tmp_path):
-    shares = dict.fromkeys(("terms", "occlusion", "wrong_image", "chance", "right", "first", "frequent"), interval(0.5))
-    shares |= dict.fromkeys(
-        ("true", "once", "absent", "wrong", "doubtful", "named", "error", "reached"), interval(0.25)
-    )
-    shares |= dict.fromkeys(("changed", "original", "lower", "auc", "pointing", "mass"), interval(0.75))
-    row = {"set": "thumb", "subset": "replace_obj", "depth": 1, "items": 3, "name": "AUC", "n": 7, "chance": 0.5}
-    row = shares | row | {"words": "all", "level": 0.1, "captions": 2, "map": "even"}
-    rows = {"name": "rows", "rows": [row], "captions": 8}
-    tables = {
-        "form": [
-            {"name": "ablation", "rows": [{"set": "thumb", "evidence": 31.4, "cosine": {**interval(-2.0), "n": 4}}]},
-            {"name": "delta", "rows": [{"set": "mean", "delta": 0.1, "gain": 2.5}, {"set": "thumb", "delta": 0.1}]},
-            {
-                "name": "left_out",
-                "rows": [{"setting": "delta", "chosen": c, "gain": g} for c, g in ((0.1, 1), (0.2, 2))],
-            },
-        ],
-        "words": [
-            {"name": "p_values", "rows": [row], "auc": 0.8, "images": 5},
-            {"name": "bins", "rows": [{"predicted": 0.5, "observed": interval(0.4)}], "error": interval(0.2)},
-        ],
-        "localisation": [{**rows, "rows": [{**row, "chance": interval(0.5)}]}],
-        "changed": [{"name": "changed", "rows": [row]}],
-        "boxes": [{"name": name, "rows": [row]} for name in ("words", "captions")],
-        "chair": [rows],
-        "suggestions": [rows],
-        "missing": [{**rows, "rows": [{**row, "words": 1.9}]}],
-        "match": [
-            {"name": "bins", "rows": [], "images": 6, "medians": {"own": 0.78}, "areas": {"other": 0.99}},
-            {"name": "lengths", "rows": [row]},
-        ],
-    }
-    for name, study in tables.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({"study": name, "tables": study}))
-    parts = sections.sections(PARTS, tmp_path)
-    assert set(parts) == set(EVIDENCE)
-    assert "| thumb | 31.4 | -2.0 [-2.1, -1.9] |" in parts["form"]
-    assert (
-        "delta chosen with one set left out: 0.1 to 0.2, points over cosine on the set left out: +1.0 to +2.0"
-        in (parts["form"])
-    )
-    assert "mean gain over cosine along delta: 0.1: +2.5" in parts["form"]
-    assert (
-        "off by 20.0 [10.0, 30.0] points on average (lower is better), most where 0.50 is predicted" in parts["words"]
-    )
-    assert "| replace_obj, first 1 | 3 | 50.0 [40.0, 60.0] |" in parts["localisation"]
-    assert "| replace_obj | 7 | 75.0 [65.0, 85.0] |" in parts["changed"]
-    assert parts["boxes"].count("| even | 7 | 75.0 [65.0, 85.0] |") == 2
-    assert "median match: own 0.78" in parts["match"]
+def test_evidence_page_has_the_tables_of_studies(tmp_path):
+    share = {"value": 0.25, "low": 0.2, "high": None, "n": 9}
+    column = {"name": "mass", "title": "mass, %", "form": ".1f", "scale": 100, "ends": True}
+    table = {"name": "words", "title": "Maps", "columns": [column], "notes": ["a note"], "rows": [{"mass": share}]}
+    hidden = {"name": "bins", "columns": [], "rows": []}
+    (tmp_path / "boxes.json").write_text(json.dumps({"tables": [table, hidden]}))
+    (part,) = sections.sections(PARTS, tmp_path).values()
+    assert part.split("\n\n") == ["**Maps**", "| mass, % |\n| :--- |\n| 25.0 |", "- a note\n"]
     with pytest.raises(InputError, match="such as sugarcrepe.json"):
         sections.sections(PARTS, tmp_path / "nothing")
 

@@ -1,6 +1,7 @@
 """Studies of explanations, on images with known answers."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -134,13 +135,21 @@ def test_terms_find_the_changed_colour_only_with_the_right_image(study):
     assert "| replace_att | 6 | 1 |" in to_markdown([table])
 
 
-def test_unsupported_subsets_are_rejected(study, pairs, monkeypatch):
-    monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, subset="add_obj") for pair in pairs])
-    with pytest.raises(InputError, match="replace_obj, replace_att, got"):
-        localisation.localisation(study)
-    monkeypatch.setattr(Study, "items", lambda self, name: [replace(pair, negative=pair.positive) for pair in pairs])
-    with pytest.raises(InputError, match="one content word, got none"):
-        localisation.localisation(study)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"subset": "add_obj"}, "replace_obj, replace_att, got"),
+        ({"negative_caption": "", "caption": "red"}, "one content word, got none"),
+    ],
+)
+def test_unsupported_pairs_are_rejected(root, tmp_path, change, message):
+    shutil.copytree(root / "images", tmp_path / "images")
+    rows = [json.loads(line) | change for line in (root / "sugarcrepe.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["negative_caption"] = row["negative_caption"] or row["caption"]
+    (tmp_path / "sugarcrepe.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=message):
+        localisation.localisation(Study(root=tmp_path, spec=ScorerSpec(encoder="toy")))
 
 
 @pytest.mark.slow
@@ -156,10 +165,3 @@ def test_faithfulness_commands_write_json_and_tables(root, tmp_path):
     answer = invoke("study", "localisation", *common)
     assert answer.exit_code == 0, answer.output
     assert "terms − occlusion" in answer.output
-
-
-@pytest.mark.slow
-def test_all_projections(root):
-    answer = invoke("study", "faithfulness", "--root", str(root), "--limit", "1", "-e", "toy", "--every-projection")
-    assert answer.exit_code == 0, answer.output
-    assert "| carried | correct | pixels |" in answer.output

@@ -36,7 +36,7 @@ def test_backbones_reports_the_gain_of_each_encoder(root, clip, tmp_path):
     )
     assert "soft-msd − cosine" in text
     rows = json.loads((tmp_path / "b.json").read_text())["tables"][0]["rows"]
-    assert [row["encoder"] for row in rows] == ["toy", str(clip)]
+    assert [row["encoder"] for row in rows] == ["toy", "clip"]  # not the path, which is wider than the figure
     assert rows[0]["cosine"]["value"] > rows[1]["cosine"]["value"]
     gains = {name.removesuffix(" − cosine") for name in rows[0] if name.endswith(" − cosine")}
     assert gains == {"coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg"}
@@ -76,18 +76,6 @@ def test_reconstruction_study_trains_two_aligners(root, clip, tmp_path):
     }
     assert "reconstruction" in curves["with"]
     assert "reconstruction" not in curves["without"]
-    assert (tmp_path / "r.runs" / "features").is_dir()
-
-
-def test_one_epoch_needs_no_cache_of_features(clip, tmp_path):
-    make_tiny_llama(tmp_path / "llama")
-    changes = [f"image.source={clip}", f"text.source={clip}", f"lm.source={tmp_path / 'llama'}", "heads.dim=16",
-               "train.batch=4"]  # fmt: skip
-    study = Study(root=tmp_path, spec=ScorerSpec(device="cpu"))
-    data = DataSource((str(make_rows(tmp_path / "data")),))
-    trained = train_both(study, load_recipe(Recipe, "paper", changes=changes), data, tmp_path / "runs")
-    assert all(report.step == report.steps > 1 for _, report in trained.values())
-    assert not (tmp_path / "runs" / "features").exists()
 
 
 def test_recipe_without_reconstruction_is_rejected(clip, tmp_path):

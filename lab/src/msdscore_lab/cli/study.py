@@ -63,7 +63,6 @@ class StudyOptions:
     images: list[str] = option(SOME, [], help="reconstruction: folders of images.")
     recipe: str | None = option(SOME, None, help="reconstruction: name of a recipe, or a TOML file.")
     recipe_set: list[str] = option(SOME, [], help="reconstruction: change a setting, e.g. train.steps=100.")
-    every_projection: bool = option(SOME, False, "--every-projection", help="faithfulness: try all projections.")
     marks: str | None = option(
         SOME, None, help="words: source of labels: hat, docent (human), chair (absent objects) or captions."
     )

@@ -16,11 +16,27 @@ from msdscore.errors import InputError
 from msdscore.io.files import write_bytes
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
 from msdscore_lab.paper import published
-from msdscore_lab.paper.evidence import BENCHMARKS, EVIDENCE, headline_grid
-from msdscore_lab.studies.table import Column, cell, per_cent
+from msdscore_lab.studies.table import Column, cell, per_cent, to_grid
 
 Json = Mapping[str, Any]  # a result file, a table or a row of it
 Grids = Callable[[Mapping[str, Json]], list[Grid]]
+METRICS = ("cosine", "msd", "precision", "information", "penalty", "max-sim-cal")
+BOUNDED = ("cosine", "msd")  # metrics whose intervals are printed
+# Row title, benchmark, statistic.
+FIGURES = (
+    ("SugarCrepe, mean of 7, accuracy", "sugarcrepe", "accuracy/mean"),
+    ("Flickr8k-Expert, tau-c", "flickr8k-expert", "tau_c"),
+    ("Composite, tau-c", "composite", "tau_c"),
+    ("Pascal-50S, mean of four, accuracy", "pascal50s", "accuracy/mean"),
+    ("Pascal-50S, people against machines", "pascal50s", "accuracy/HM"),
+    ("THumB, total, correlation", "thumb", "total"),
+    ("THumB, total, machines only", "thumb", "total/machines"),
+    ("THumB, recall, machines only", "thumb", "recall/machines"),
+    ("long captions, clean against hallucinating", "long-captions", "pairs"),
+    ("the same, within five words of length", "long-captions", "pairs/matched length"),
+    ("RSICD, drawn pairs, accuracy", "rsicd", "accuracy/all"),
+)
+BENCHMARKS = tuple(dict.fromkeys(name for _, name, _ in FIGURES))
 QUOTED = "(quoted)"
 CORRELATIONS = ("spearman", "kendall")
 _RULE = re.compile(r"^\|[ :|-]+\|$", re.MULTILINE)  # separator below the head of a table, which is shortened
@@ -37,30 +53,9 @@ def printed(value: float | None, name: str, *, digits: int = 1) -> str:
     return f"{value / 100:.3f}" if name.endswith(CORRELATIONS) else f"{value:.{digits}f}"
 
 
-def shown(
-    table: Json,
-    columns: Sequence[Column] = (),
-    *,
-    title: str = "",
-    where: Mapping[str, Sequence[str]] = {},
-    quoted: Iterable[Sequence[str]] = (),
-) -> Grid:
-    """Return the rows of a study's table whose values are among those of `where`, with the paper's rows below."""
-    columns = columns or [Column(**column) for column in table["columns"]]
-    rows = [
-        tuple(cell(row.get(column.name), column) for column in columns)
-        for row in table["rows"]
-        if all(row.get(name) in values for name, values in where.items())
-    ]
-    size = f" ({table['benchmark']}, {table['counted']} items, {table['images']} images)" if "counted" in table else ""
-    notes = (*table.get("notes", ()), *([f"`{table['signature']}`"] if table.get("signature") else []))
-    heads = tuple(column.heading for column in columns)
-    return Grid(f"{title}{size}" if title else table["title"], heads, (*rows, *map(tuple, quoted)), notes)
-
-
 def generic(tables: Mapping[str, Json]) -> list[Grid]:
     """Return the tables of a study with the columns of its page."""
-    return [shown(table) for table in tables.values() if table["columns"]]
+    return [to_grid(table) for table in tables.values() if table["columns"]]
 
 
 def _subtasks(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]]) -> list[Grid]:
@@ -77,7 +72,7 @@ def _subtasks(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]])
     ]
     titles = {"same_alpha": ", the same alpha", "equal_weight": ", equal weight of the divergences"}
     return [
-        shown(table, columns, title=f"Accuracy of MSD-Score, %{titles.get(name, '')}", where={"metric": ["msd"]},
+        to_grid(table, columns, title=f"Accuracy of MSD-Score, %{titles.get(name, '')}", where={"metric": ["msd"]},
               quoted=quoted)
         for name, table in tables.items()
     ]  # fmt: skip
@@ -87,9 +82,24 @@ def _sweep(tables: Mapping[str, Json]) -> list[Grid]:
     """Return the headline of a sweep without a table in the paper."""
     keys = ("metric", "variant", "difference", "p_holm")
     return [
-        shown(table, [Column(**one) for one in table["columns"] if one["name"] in (*keys, table["headline"])])
+        to_grid(table, [Column(**one) for one in table["columns"] if one["name"] in (*keys, table["headline"])])
         for table in tables.values()
     ]
+
+
+def _by_set(tables: Mapping[str, Json]) -> list[Grid]:
+    """Return MSD-E of every set at the value in use, and the paired differences at the others."""
+    rows = {name: [row for row in table["rows"] if row["metric"] == "msd"] for name, table in tables.items()}
+    first, variants = next(iter(tables.values())), [row["variant"] for row in next(iter(rows.values()))]
+    cells = []
+    for name, table in tables.items():
+        scale = next(column["scale"] for column in table["columns"] if column["name"] == table["headline"])
+        own = {row["variant"]: row for row in rows[name]}
+        figure = cell(own[table["baseline"]][table["headline"]], Column("", "", ".1f", scale, ends=False))
+        changes = [own[variant]["difference"] for variant in variants]
+        cells.append((name, figure, *(cell(change, Column("", "", "+.1f", scale)) for change in changes)))
+    title = f"MSD-E by {first['axis']}: paired difference in points from {first['baseline']}; below 0 is worse"
+    return [Grid(title, ("set", "in use", *variants), tuple(cells))]
 
 
 def _stability(tables: Mapping[str, Json]) -> list[Grid]:
@@ -99,7 +109,7 @@ def _stability(tables: Mapping[str, Json]) -> list[Grid]:
     columns = [Column("mixture", "distribution"), Column("ari", "index", ".3f", ends=False),
                Column("deviation", "deviation over captions", ".3f")]  # fmt: skip
     title = "Adjusted Rand index between seeds (higher is more stable)"
-    return [shown(tables["clusterings"], columns, title=title, quoted=quoted), shown(tables["scores"])]
+    return [to_grid(tables["clusterings"], columns, title=title, quoted=quoted), to_grid(tables["scores"])]
 
 
 def _direction(tables: Mapping[str, Json]) -> list[Grid]:
@@ -115,14 +125,16 @@ def _direction(tables: Mapping[str, Json]) -> list[Grid]:
             (f"{direction} {QUOTED}", *(printed(v, at) for v, at in zip(values, heads.values(), strict=True)))
             for direction, values in rows.items()
         ]
-        grids.append(shown(table, columns, title=f"Soft-MSD on {name}", where={"metric": ["soft-msd"]}, quoted=quoted))
+        grids.append(
+            to_grid(table, columns, title=f"Soft-MSD on {name}", where={"metric": ["soft-msd"]}, quoted=quoted)
+        )
     quoted = [
         (f"{name} {QUOTED}", str(pairs), f"{mean:.1f}", *(f"{value:.1f}" for value in values))
         for (name, values), (pairs, mean) in zip(published.BY_LENGTH.items(), published.BY_LENGTH_PAIRS, strict=True)
     ]
     columns = [Column("tokens"), Column("pairs"), Column("mean", "", ".1f"),
                *(per_cent(name, ends=False) for name in ("coverage", "support", "bi-kl"))]  # fmt: skip
-    return [*grids, shown(tables["by_length"], columns, title="Accuracy by length, %", quoted=quoted)]
+    return [*grids, to_grid(tables["by_length"], columns, title="Accuracy by length, %", quoted=quoted)]
 
 
 def _printed_column(figure: str, head: str) -> Column:
@@ -145,14 +157,14 @@ def _margin(tables: Mapping[str, Json]) -> list[Grid]:
         ]
         title = ", ".join(filter(None, ("Accuracy by cosine margin, %", split)))
         grids += [
-            shown(tables[name], columns, title=title, quoted=quoted),
-            shown(tables[name.replace("bins", "gains")]),
+            to_grid(tables[name], columns, title=title, quoted=quoted),
+            to_grid(tables[name.replace("bins", "gains")]),
         ]
     return grids
 
 
 def _ood(tables: Mapping[str, Json]) -> list[Grid]:
-    first = shown(tables["encoders"])
+    first = to_grid(tables["encoders"])
     rows = tuple((name, *(f"{value:.1f}" for value in values)) for name, values in published.OOD.items())
     return [first, Grid(f"Other domains {QUOTED}", ("set and encoder", "CLIPScore", "MSD", "Soft-MSD"), rows)]
 
@@ -167,7 +179,7 @@ def _faithfulness(tables: Mapping[str, Json]) -> list[Grid]:
     ]
     title = f"Effect of masking 10 % of the regions on d, nats ({tables['masking']['pairs']} pairs)"
     where = {"projection": ("influence", "carried")}
-    return [shown(tables["masking"], columns, title=title, where=where, quoted=quoted)]
+    return [to_grid(tables["masking"], columns, title=title, where=where, quoted=quoted)]
 
 
 def _timing(tables: Mapping[str, Json]) -> list[Grid]:
@@ -177,7 +189,7 @@ def _timing(tables: Mapping[str, Json]) -> list[Grid]:
         (f"{name} {QUOTED}", str(pairs), *(f"{value:.2f}" for value in values))
         for name, (pairs, *values) in published.LATENCY.items()
     ]
-    return [shown(tables["buckets"], columns, title="Milliseconds per pair", quoted=quoted)]
+    return [to_grid(tables["buckets"], columns, title="Milliseconds per pair", quoted=quoted)]
 
 
 _RECONSTRUCTED = {
@@ -210,6 +222,7 @@ STUDIES: Mapping[str, Grids] = {
     "mixture": partial(_subtasks, papers=published.MIXTURES),
     "kappa": partial(_subtasks, papers=published.KAPPA),
     **dict.fromkeys(("alpha", "components", "iterations", "xi", "l0", "tau-l", "beta"), _sweep),
+    **dict.fromkeys(("balance", "delta"), _by_set),
     "stability": _stability,
     "direction": _direction,
     "margin": _margin,
@@ -226,6 +239,31 @@ def study_grids(name: str, result: Json) -> list[Grid]:
     for table in result["tables"]:
         tables.setdefault(table["name"], table)
     return STUDIES.get(name, generic)(tables)
+
+
+def headline_grid(results: Mapping[str, Json]) -> Grid:
+    """Return a grid with one row per statistic, one column per metric, and the wrong-image control."""
+    rows, signature = [], ""
+    value, with_ends = per_cent("", ends=False), per_cent("")
+    for title, benchmark, name in FIGURES:
+        if benchmark not in results:
+            continue
+        metrics = {metric["label"]: metric for metric in results[benchmark]["metrics"]}
+        figures = {label: _figure(metrics.get(label), "figures", name) for label in METRICS}
+        wrong = [cell(_figure(metrics.get(label), "control", name), value) for label in BOUNDED]
+        cells = [cell(figures[label], with_ends if label in BOUNDED else value) for label in METRICS]
+        rows.append((title, str((figures["cosine"] or {}).get("n", NONE)), *cells, " / ".join(wrong)))
+        signature = signature or metrics.get("msd", {}).get("signature", "").partition("|bench:")[0]
+    names = ("precision", "information", "penalty", "max-sim-cal")
+    columns = ("set", "n", "cosine", "**MSD-E**", *names, "wrong image: cosine / MSD-E")
+    title = "Agreement with people, times 100; higher is better, 95 % intervals"
+    return Grid(title, columns, tuple(rows), (f"`{signature}`",))
+
+
+def _figure(metric: Json | None, kind: str, name: str) -> Json | None:
+    """Return a statistic of a metric by name, with its interval."""
+    match = next((figure for figure in (metric or {}).get(kind) or () if figure["name"] == name), None)
+    return None if match is None else {"low": None, "high": None, **(match.get("interval") or {}), **match}
 
 
 def choices_grid() -> Grid:
@@ -262,10 +300,7 @@ def sections(names: Iterable[str], folder: Path) -> dict[str, str]:
         elif name == "benchmarks" and any(other in present for other in BENCHMARKS):
             filled[name] = markdown(headline_grid(present))
         elif name in present:
-            result = present[name]
-            tables = {table["name"]: table for table in result["tables"]}
-            grids = EVIDENCE[name](tables) if name in EVIDENCE else study_grids(name, result)
-            filled[name] = "\n".join(map(markdown, grids))
+            filled[name] = "\n".join(map(markdown, study_grids(name, present[name])))
     return filled
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from msdscore.errors import InputError
-from msdscore.explain.projections import SURE, MapTerms, centre, region, sharpened, terms_of
+from msdscore.explain.projections import PROJECTIONS, SURE, MapTerms, centre, region, sharpened, terms_of
 from msdscore.forms.base import Unit
 from msdscore.intervals import Floats, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
@@ -20,7 +20,6 @@ from msdscore.text.words import stem
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage, captioned_images
 from msdscore_lab.studies.context import Study, every_nth
-from msdscore_lab.studies.faithfulness import PROJECTIONS
 from msdscore_lab.studies.table import Column, Row, Table, per_cent
 from msdscore_lab.studies.words import read_synonyms
 
@@ -111,7 +110,6 @@ def word_maps(terms: MapTerms, unit: Unit, grid: tuple[int, int]) -> dict[str, F
     return {
         "region": shown,
         **sure,
-        "sharpened affinity": sharp,
         "affinity": terms.affinity[tokens].mean(axis=0),
         "influence": -terms.removal[tokens].mean(axis=0),
     }

@@ -1,7 +1,7 @@
 """Faithfulness of maps: regions are masked, and the local divergence d is measured again.
 
-The local divergence is that of the form `paper` (Bi-KL) unless another form is passed. Two maps are tested by
-default: `influence`, the regions that change the score, and `carried`, the paper's token terms carried to the regions.
+The local divergence is that of the form `paper` (Bi-KL) unless another form is passed. Two maps are tested:
+`influence`, the regions that change the score, and `carried`, the paper's token terms carried to the regions.
 
 For correct captions, regions are ranked by the support map and the effect is d(masked) − d(original); for incorrect
 ones, by the penalty map with the opposite sign. With a faithful map the effect is top > random > bottom for both.
@@ -19,8 +19,7 @@ from msdscore.core.arrays import from_numpy, to_numpy
 from msdscore.core.embeddings import take
 from msdscore.encoders.base import PatchLayout
 from msdscore.explain.explanation import image_of
-from msdscore.explain.projections import PROJECTIONS as SHOWN
-from msdscore.explain.projections import MapTerms, Regions, both_ways, carried, terms_of
+from msdscore.explain.projections import PROJECTIONS, Regions, terms_of
 from msdscore.forms.base import Measurement
 from msdscore.intervals import Floats, Ints, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
@@ -31,7 +30,6 @@ from msdscore_lab.studies.table import Column, Plot, Row, Table
 
 Patches = Ints  # indices of patches
 BENCHMARK = "sugarcrepe"
-TESTED = ("influence", "carried")  # the second is the paper's
 KINDS = ("correct", "incorrect")
 REGIONS = ("top", "random", "bottom")
 SHARE = 0.1  # share of masked regions
@@ -59,37 +57,11 @@ class MeasuredPairs:
         return np.argsort(-(support if caption % 2 == 0 else penalty), kind="stable")
 
 
-def kernel(terms: MapTerms) -> Regions:
-    """`influence` with every patch as a separate component: affinities minus their mean replace removals."""
-    return both_ways(terms, terms.shares @ terms.affinity - 1 / len(terms.coverage))
-
-
-def centred(terms: MapTerms) -> Regions:
-    """`carried` for token terms minus their mean over the caption."""
-    return carried(replace(terms, support=terms.support - terms.support.mean()))
-
-
-def contrasted(terms: MapTerms) -> Regions:
-    """Token terms minus their mean, spread over the patches by affinity, both signs in one map."""
-    lean = (terms.support - terms.support.mean()) @ terms.affinity
-    return -lean, lean
-
-
-# Maps that users can choose, and others for comparison.
-PROJECTIONS: dict[str, Callable[[MapTerms], Regions]] = {
-    "influence": SHOWN["influence"],
-    "kernel": kernel,
-    "carried": carried,
-    "centred": centred,
-    "contrasted": contrasted,
-}
-
-
-def faithfulness(study: Study, *, every_projection: bool = False) -> list[Table]:
+def faithfulness(study: Study) -> list[Table]:
     """Mask the top, random and bottom regions of the maps."""
     pipeline, pairs = study.pipeline(PAPER), study.pairs(BENCHMARK)
     rows: list[Row] = []
-    for projection in PROJECTIONS if every_projection else TESTED:
+    for projection in PROJECTIONS:
         rows += masking_rows(study, pipeline, pairs, projection)
     heads = {region: region for region in REGIONS} | {
         "top_over_random": "top − random", "random_over_bottom": "random − bottom",

@@ -25,7 +25,6 @@ STUDIES = {
     "faithfulness": ("faithfulness:faithfulness", "Do maps show the regions that change the score?"),
     "boxes": ("boxes:boxes", "Do maps of words and captions match annotated boxes?"),
     "localisation": ("localisation:localisation", "Is the changed word the least supported one?"),
-    "form": ("ablations.form:form", "Contribution of each part of the evidence form; balance from 0 to 1."),
     "words": ("words:words", "Do terms of words find hallucinated words?"),
     "doubt": ("localisation:doubt", "Captions (true) and negative captions (false) with a word in doubt."),
     "references": ("references:curve", "Agreement with people by the number of references."),
@@ -38,7 +37,8 @@ STUDIES = {
     "match": ("match:match", "Reliability diagram of `match`."),
 }
 
-SWEPT = ("kappa", "alpha", "components", "iterations", "xi", "l0", "tau-l", "beta", "mixture")  # parameters of `sweep`
+# Parameters of `sweep`.
+SWEPT = ("kappa", "alpha", "components", "iterations", "xi", "l0", "tau-l", "beta", "balance", "delta", "mixture")
 
 
 def run_study(name: str, study: "Study", **options: Any) -> "list[Table]":

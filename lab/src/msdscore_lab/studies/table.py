@@ -4,7 +4,7 @@ Rows contain plain values and intervals. Columns define the printed cells, plots
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from typing import Any
@@ -25,6 +25,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _WIDTH, _HEIGHT, _PANELS_PER_ROW = 4.2, 3.2, 2  # inches of a panel
 _MAX_SHADED = 2  # with more lines, shaded intervals would cover each other
+METRIC = {"metric", "signature"}  # keys of a row about a metric
 _SPREAD = 0.5  # share of the width of a category over which the lines of a panel are spread
 
 
@@ -115,19 +116,32 @@ def to_json(study: str, tables: Sequence[Table]) -> dict[str, Any]:
 
 def to_markdown(tables: Sequence[Table]) -> str:
     """Return all tables that have columns, each followed by its notes and its signature."""
-    parts = []
-    for table in tables:
-        if table.columns:
-            titled = (
-                row | {"metric": metric_title(str(row["metric"]), str(row["signature"]))}
-                if {"metric", "signature"} <= row.keys()
-                else row
-                for row in map(dict, table.rows)
-            )
-            rows = tuple(tuple(cell(row.get(column.name), column) for column in table.columns) for row in titled)
-            notes = (*table.notes, *([f"`{table.signature}`"] if table.signature else []))
-            parts.append(markdown(Grid(table.title, tuple(c.heading for c in table.columns), rows, notes)))
-    return "\n".join(parts)
+    return "\n".join(markdown(to_grid(table)) for table in to_json("", tables)["tables"] if table["columns"])
+
+
+def to_grid(
+    table: Mapping[str, Any],
+    columns: Sequence[Column] = (),
+    *,
+    title: str = "",
+    where: Mapping[str, Sequence[str]] = {},
+    quoted: Iterable[Sequence[str]] = (),
+) -> Grid:
+    """Return a table of a result file as text: rows whose values are among those of `where`, with `quoted` rows below.
+
+    Without `columns` they are those of the table.
+    """
+    columns = columns or [Column(**column) for column in table["columns"]]
+    rows = [
+        row | {"metric": metric_title(str(row["metric"]), str(row["signature"]))} if row.keys() >= METRIC else row
+        for row in table["rows"]
+        if all(row.get(name) in values for name, values in where.items())
+    ]
+    cells = [tuple(cell(row.get(column.name), column) for column in columns) for row in rows]
+    size = f" ({table['benchmark']}, {table['counted']} items, {table['images']} images)" if "counted" in table else ""
+    notes = (*table.get("notes", ()), *([f"`{table['signature']}`"] if table.get("signature") else []))
+    heads = tuple(column.heading for column in columns)
+    return Grid(f"{title}{size}" if title else table["title"], heads, (*cells, *map(tuple, quoted)), notes)
 
 
 def cell(value: Value | Mapping[str, Any], column: Column) -> str:
@@ -141,7 +155,10 @@ def cell(value: Value | Mapping[str, Any], column: Column) -> str:
     if isinstance(value, Interval):
         single, low, high = value.value, value.low, value.high
     elif isinstance(value, Mapping):
-        single, low, high = value["value"], *(math.nan if value[end] is None else value[end] for end in ("low", "high"))
+        single, low, high = (
+            value["value"],
+            *(math.nan if value.get(end) is None else value[end] for end in ("low", "high")),
+        )
     else:
         single = value
     if single is None or single != single:

@@ -18,6 +18,7 @@ from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.base import Form
 from msdscore.intervals import Interval, Resampling
+from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.results.compare import Difference, Side, compare_sides
@@ -49,6 +50,7 @@ class Parameter:
     values: tuple[Any, ...]
     axis: str
     logarithmic: bool = True
+    form: str = PAPER  # used unless another one is passed
 
 
 PARAMETERS = {
@@ -62,6 +64,10 @@ PARAMETERS = {
     "l0": Parameter("gate_center", (5.0, 10.0, 20.0, 40.0, 80.0), "length L0 at which the gate is one half"),
     "tau-l": Parameter("gate_width", (1.0, 2.0, 3.0, 6.0, 12.0), "width tau_L of the gate"),
     "beta": Parameter("beta", (0.0, 0.25, 0.5, 0.75, 1.0), "fixed weight beta of coverage", logarithmic=False),
+    "balance": Parameter(
+        "balance", (0.0, 0.25, 0.5, 0.75, 1.0), "balance (0: precision, 1: information)", False, "evidence"
+    ),
+    "delta": Parameter("delta", (0.0, 0.05, 0.1, 0.15, 0.2, 0.3), "weight delta of the penalty", False, "evidence"),
 }
 MIXTURE = "mixture"  # the parameter that is no setting of the form
 
@@ -108,11 +114,16 @@ def sweep(
     """
     if parameter == MIXTURE:
         return _mixtures(study, benchmark, metric or ("msd", "bi-kl", "coverage", "support"))
-    chosen, pipeline, tables = PARAMETERS[parameter], study.pipeline(PAPER), []
+    chosen, tables = PARAMETERS[parameter], []
+    pipeline = study.pipeline(chosen.form)
+    if not hasattr(pipeline.form, chosen.setting):
+        raise ConfigError(
+            f"form {type(pipeline.form).__name__.lower()} has no {chosen.setting}; use --form {chosen.form}"
+        )
     for name in benchmark:
         form = study.form(pipeline, name)
         form = form.changed(gate="fixed") if parameter == "beta" else form
-        variants, current = value_variants(parameter, values, pipeline.encoder, form)
+        variants, current = value_variants(parameter, values, pipeline.encoder, form, pipeline.bank)
         plan = study.plan(name, metric or ("cosine", "msd", "soft-msd"))
         results = run_sweep(study, plan, variants, baseline=current)
         tables.append(sweep_table(results, axis=chosen.axis, baseline=current, logarithmic=chosen.logarithmic))
@@ -148,22 +159,28 @@ def _mixtures(study: Study, benchmark: Sequence[str], metric: Sequence[str]) -> 
     return tables
 
 
-def value_variants(parameter: str, values: str, encoder: Encoder, form: Form) -> tuple[list[Variant], str]:
+def value_variants(
+    parameter: str, values: str, encoder: Encoder, form: Form, bank: NamedBank | None = None
+) -> tuple[list[Variant], str]:
     """Return one variant per value, and the name of the current value, which is added if necessary."""
     setting = PARAMETERS[parameter].setting
     current = getattr(form, setting)
     selected = [_read(type(current), text, parameter) for text in values.split()] or list(PARAMETERS[parameter].values)
     selected = selected if current in selected else sorted([*selected, current])
-    variants = named_variants({_variant_name(parameter, value): {setting: value} for value in selected}, encoder, form)
+    choices = {_variant_name(parameter, value): {setting: value} for value in selected}
+    variants = named_variants(choices, encoder, form, bank)
     axis_values = [None if isinstance(value, tuple) else float(value) for value in selected]
     return [
         replace(variant, value=axis_value) for variant, axis_value in zip(variants, axis_values, strict=True)
     ], _variant_name(parameter, current)
 
 
-def named_variants(choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, form: Form) -> list[Variant]:
+def named_variants(
+    choices: Mapping[str, Mapping[str, Any]], encoder: Encoder, form: Form, bank: NamedBank | None = None
+) -> list[Variant]:
     """Return one variant per named change of the settings, with a loaded encoder."""
-    return [Variant(name, partial(Pipeline, encoder, form.changed(**changes))) for name, changes in choices.items()]
+    forms = {name: form.changed(**changes) for name, changes in choices.items()}
+    return [Variant(name, partial(Pipeline, encoder, changed, bank=bank)) for name, changed in forms.items()]
 
 
 def run_sweep(

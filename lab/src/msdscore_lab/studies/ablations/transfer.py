@@ -39,7 +39,7 @@ PLAIN, WITHOUT, WITH = "plain", "without reconstruction", "with reconstruction"
 def backbones(study: Study, *, also: Sequence[str] = (), benchmark: Sequence[str] = PAIRS) -> list[Table]:
     """Every part of the score with several encoders, per subtask, and its gain over the cosine."""
     plans = {name: study.plan(name, BACKBONE_METRICS) for name in benchmark}
-    return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
+    return compare_encoders(study, plans, _titled(study.spec.encoder, *also))
 
 
 def ood(study: Study, *, also: Sequence[str] = (), benchmark: Sequence[str] = ("rsicd", "rocov2")) -> list[Table]:
@@ -50,7 +50,17 @@ def ood(study: Study, *, also: Sequence[str] = (), benchmark: Sequence[str] = ("
         for negatives in ("easy", "hard") if has_hard else ("easy",):
             options = {"negatives": negatives} if has_hard else {}
             plans[f"{name}, {negatives} negatives"] = study.plan(name, OOD_METRICS, options=options)
-    return compare_encoders(study, plans, {name: name for name in (study.spec.encoder, *also)})
+    return compare_encoders(study, plans, _titled(study.spec.encoder, *also))
+
+
+def _titled(*encoders: str) -> dict[str, str]:
+    """Return encoders by a short title: the name of a folder, unless two have the same.
+
+    >>> _titled("clip-l14", "/models/siglip")
+    {'clip-l14': 'clip-l14', 'siglip': '/models/siglip'}
+    """
+    titles = {Path(name).name: name for name in encoders}
+    return titles if len(titles) == len(encoders) else {name: name for name in encoders}
 
 
 def reconstruction(
