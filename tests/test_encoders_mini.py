@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from msdscore import Evidence, Scorer, load_encoder
+from msdscore import Evidence, Scorer, load_encoder, threads
 from msdscore.encoders import mini
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.checkpoints import locate
@@ -161,6 +161,18 @@ def test_other_devices_dtypes_and_options_need_torch(monkeypatch):
     for options in ({"device": "cuda"}, {"device": "cpu", "dtype": "bfloat16"}, {"runtime": "torch"}):
         with pytest.raises(MissingExtraError, match=r"msdscore\[torch\]"):
             load_encoder("mini", **options)
+
+
+def test_number_of_threads_can_be_changed_between_calls():
+    with threads.restored():
+        threads.use(2)
+        encoder = load_encoder("mini")
+        vectors = []
+        for count in (2, 1, 2):
+            threads.use(count)
+            vectors.append(encoder.encode_texts(["a red square on a table"]).pooled)
+    np.testing.assert_allclose(vectors[1], vectors[0], atol=1e-6)
+    np.testing.assert_array_equal(vectors[2], vectors[0])
 
 
 def test_encoder_can_be_pickled():

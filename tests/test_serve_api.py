@@ -5,7 +5,9 @@ import base64
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from counting import CountingEncoder
-from msdscore import Scorer, sample_image
+from msdscore import Scorer, sample_image, threads
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.explain.html import words_html
@@ -463,7 +465,8 @@ def test_worker_error_affects_only_its_jobs():
     assert good == "good"
 
 
-def test_edited_caption_does_not_decode_the_image_again():
+@pytest.mark.parametrize("route", ["score", "explain"])
+def test_edited_caption_does_not_decode_the_image_again(route):
     class Watched(Pipeline):
         decoded = 0
 
@@ -474,12 +477,47 @@ def test_edited_caption_does_not_decode_the_image_again():
     with calling(Watched(load_encoder("toy"))) as client:
         name = client.post("/v1/images", files={"image": image_bytes()}).json()["image"]
         answers = [
-            client.post("/v1/explain", json={"image": name, "captions": [caption]}).json()["items"][0]
+            client.post(f"/v1/{route}", json={"image": name, "captions": [caption]}).json()["items"][0]
             for caption in ("a red square", "a blue square", "a red square")
         ]
     assert Watched.decoded == 1
     assert answers[0] == answers[2]
     assert answers[0] != answers[1]
+
+
+class Slow(CountingEncoder):
+    """The toy encoder; one caption takes nearly as long as several. `calls` has their number and that of threads."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple[int, int]] = []
+
+    def encode_texts(self, texts):
+        self.calls.append((len(texts), threads.count()))
+        time.sleep(0.03 + 0.001 * len(texts))
+        return super().encode_texts(texts)
+
+
+def test_requests_of_several_clients_are_batched_and_computed_by_one_thread():
+    encoder = Slow()
+    with threads.restored(), calling(Pipeline(encoder)) as client:
+        threads.use(2)
+        name = client.post("/v1/images", files={"image": image_bytes()}).json()["image"]
+
+        def score(number: int) -> int:
+            item = {"image": name, "captions": [f"a red square {number}"]}
+            return int(client.post("/v1/score", json=item).status_code)
+
+        assert score(0) == 200
+        assert encoder.calls == [(1, 2)]
+        with ThreadPoolExecutor(6) as clients:
+            assert set(clients.map(score, range(1, 25))) == {200}
+        assert score(25) == 200
+    sizes = [size for size, _ in encoder.calls]
+    assert sum(sizes) == 26
+    assert len(sizes) < 20  # the image, which is known, costs nothing
+    assert sum(count == 1 for _, count in encoder.calls) > len(sizes) / 2
+    assert encoder.calls[-1][1] == 2
 
 
 def test_uploaded_image_is_referenced_by_its_hash(scorer):

@@ -35,7 +35,7 @@ DECODERS = 2  # threads that decode images while the worker scores others
 MAX_FIGURES = 4  # explanations that are drawn or wait to be drawn
 FIGURE_PIXELS = 2048  # longest side of an image that waits to be drawn; figures show it smaller
 IMAGE = 8  # captions whose encoding takes as long as that of an image
-LATEST = 8  # uploads whose embeddings are cached for further captions
+LATEST = 8  # uploads whose pixels and embeddings are cached for further captions
 LARGE = 8_000_000  # pixels of an image after which memory is trimmed
 IDLE_SECONDS = 0.5  # without a request, until freed memory is returned to the system
 
@@ -77,7 +77,9 @@ class Service:
         self._figures = asyncio.Semaphore(MAX_FIGURES)
         self.images = Stored(settings.max_stored)
         self._latest = OrderedDict[str, tuple[Image, Embedded]]()  # explained uploads; used by the worker only
+        self._prepared = OrderedDict[str, Decoded]()  # scored uploads; used by the event loop only
         self._accepted = 0  # images that wait or are processed
+        self._requests = 0  # that wait or are processed
         self._idle: asyncio.TimerHandle | None = None
         self.body_bytes = 0  # of requests in flight; updated by the guard
         self.stopping = False  # a signal to stop was received
@@ -136,10 +138,12 @@ class Service:
         if self._idle is not None:
             self._idle.cancel()
         self._accepted += images
+        self._requests += 1
         try:
             yield
         finally:
             self._accepted -= images
+            self._requests -= 1
             if not self._accepted and not self.closing.is_set():
                 self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._decoders.submit, trim_memory)
 
@@ -149,11 +153,12 @@ class Service:
         numbers: list[Any] = []
         try:
             if good:
+                is_known = item.name in self._prepared and bool(self.settings.cache)
                 async with self._decoded(item) as image:
                     # One caption per job: a batch consists of whole jobs, and an edit of the page waits for its end.
                     jobs = [Job(image, (row.caption,), references=row.references) for row in good]
                     results = await gather_all(
-                        self.queue.submit(job, size=1, cost=1 if number else 1 + IMAGE)
+                        self.queue.submit(job, size=1, cost=1 if number or is_known else 1 + IMAGE)
                         for number, job in enumerate(jobs)
                     )
                 numbers = [result for (result,) in results]
@@ -215,7 +220,14 @@ class Service:
 
     @asynccontextmanager
     async def _decoded(self, item: RequestItem) -> AsyncIterator[Decoded]:
-        """Decode an image for the encoder; its pixels count as in memory until the end of the context."""
+        """Decode an image for the encoder; its pixels count as in memory until the end of the context.
+
+        The pixels of the latest uploads, which are small, stay in memory.
+        """
+        if item.name in self._prepared:
+            self._prepared.move_to_end(item.name)
+            yield self._prepared[item.name]
+            return
         held = min(self.settings.max_pixels, self.settings.max_decoded)
         await self._pixels.take(held)
         try:
@@ -223,6 +235,10 @@ class Service:
             prepared = min(held, math.prod(image.prepared.pixels.shape) // 3)
             self._pixels.give(held - prepared)
             held = prepared
+            if item.name:
+                self._prepared[item.name] = image
+                if len(self._prepared) > LATEST:
+                    self._prepared.popitem(last=False)
             yield image
         finally:
             self._pixels.give(held)
@@ -240,7 +256,15 @@ class Service:
         return None if images is None or texts is None else IMAGE * images.encoded + texts.encoded
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
-        """Run one batch: the scores of all jobs in one call of the encoder, or one explanation."""
+        """Run one batch: the scores of all jobs in one call of the encoder, or one explanation.
+
+        With several requests one thread computes: two that wait for each other on busy cores take more time in sum.
+        """
+        is_edit = isinstance(jobs[0].image, RequestItem) and jobs[0].image.name in self._latest
+        with _one_thread() if is_edit or self._requests > 1 else nullcontext():
+            return self._computed(jobs)
+
+    def _computed(self, jobs: Sequence[Job]) -> list[Any]:
         if isinstance(jobs[0].image, RequestItem):
             return [self._explained(job, job.image) for job in jobs if isinstance(job.image, RequestItem)]
         images = {id(job.image): job.image for job in jobs if isinstance(job.image, Decoded)}
@@ -254,14 +278,13 @@ class Service:
     def _explained(self, job: Job, item: RequestItem) -> Any:
         """Return explanations of the readable captions and the errors of the others by index, or the image's error."""
         try:
-            with _one_thread() if item.name in self._latest else nullcontext():
-                image, embedded = self._embedded(item)
-                errors = self._pipeline.embed_texts(job.captions).errors
-                good = [caption for number, caption in enumerate(job.captions) if number not in errors]
-                sets = [good] if job.together and good else [[caption] for caption in good]
-                explained = [
-                    explain_embedded(self._pipeline, image, embedded, captions, job.references) for captions in sets
-                ]
+            image, embedded = self._embedded(item)
+            errors = self._pipeline.embed_texts(job.captions).errors
+            good = [caption for number, caption in enumerate(job.captions) if number not in errors]
+            sets = [good] if job.together and good else [[caption] for caption in good]
+            explained = [
+                explain_embedded(self._pipeline, image, embedded, captions, job.references) for captions in sets
+            ]
         except RowError as error:
             return error
         reasons = {number: str(error) for number, error in errors.items()}
@@ -286,7 +309,7 @@ class Service:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit torch to one thread: encoding one caption gains little from more, and loses much on busy cores."""
+    """Limit the encoder to one thread: one caption gains little from more, and loses much on busy cores."""
     with threads.restored():
         threads.use(1)
         yield

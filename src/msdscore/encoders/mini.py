@@ -48,12 +48,13 @@ Floats = npt.NDArray[np.float32]
 class Graph:
     """One graph in a session of ONNX Runtime, opened at its first use in each process; thread-safe.
 
+    A session has a fixed number of threads: if `threads.use` has set fewer since, another session is opened (90 MB).
     It is pickled as its path. A child of `fork` opens a new session, since it has none of the threads of its parent's.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self._threads = path, threads.count()
-        self._session: Any = None
+        self._sessions = dict[int, Any]()  # by number of threads
         self._lock, self._starting = Lock(), False
         _forget_after_fork(self)
 
@@ -62,7 +63,7 @@ class Graph:
 
     def __setstate__(self, state: tuple[Path, int]) -> None:
         self.path, self._threads = state
-        self._session, self._lock, self._starting = None, Lock(), False
+        self._sessions, self._lock, self._starting = {}, Lock(), False
         _forget_after_fork(self)
 
     def run(self, **inputs: npt.NDArray[Any]) -> list[Floats]:
@@ -72,10 +73,11 @@ class Graph:
 
     def open(self) -> Any:
         """The session; a damaged graph raises `WeightsError`."""
+        count = min(self._threads, threads.count())
         with self._lock:
-            if self._session is None:
-                self._session = _open(self.path, self._threads)
-            return self._session
+            if count not in self._sessions:
+                self._sessions[count] = _open(self.path, count)
+            return self._sessions[count]
 
     def open_soon(self) -> None:
         """Start to open the session in another thread, unless that was done before; `run` waits for it."""
@@ -127,10 +129,10 @@ def _register_at_fork() -> None:
 
 def _forget() -> None:
     for graph in _graphs:
-        if graph._session is not None:
+        for session in graph._sessions.values():
             # Never destroyed: that would wait forever for threads that exist only in the parent.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph._session))
-        graph._session, graph._lock, graph._starting = None, Lock(), False
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+        graph._sessions, graph._lock, graph._starting = {}, Lock(), False
 
 
 class _Texts(NamedTuple):
