@@ -310,13 +310,18 @@ def test_the_default_scorer_is_calibrated_and_signed():
     assert "bank:" not in Scorer("mini", "short").signature
 
 
-def test_photographs_rank_their_captions_first():
-    from msdscore.report.demo import best_first, show
+def test_photographs_of_the_demo_show_what_their_lines_say():
+    from msdscore.report.demo import KINDS, best_first, show
 
     for photograph, explained in show(Scorer()):
         kinds = [kind for kind, _ in best_first(explained)]
         assert kinds[0] == "good", photograph.name
         assert kinds[-1] == "wrong", photograph.name
+        invented = explained[KINDS.index("invents")].score
+        missed = invented.headline.endswith("no word stands out") and invented.verdict == "on topic"
+        assert missed == photograph.line.startswith("A miss"), photograph.name
+        for word in ("pizza", "laptop", "hat", "dog", "bus"):
+            assert word not in photograph.line or word in invented.doubtful
 
 
 def test_folder_with_other_heads_has_another_signature(tmp_path):

@@ -352,6 +352,14 @@ def test_bank_densities_are_computed_once(toy, monkeypatch):
     for name in COLOURS[:3]:
         scorer.explain(Image.new("RGB", (32, 32), name), "a red square")
     assert len(computed) == 1
+    images = [Image.new("RGB", (32, 32), name) for name in COLOURS[:3]]
+    scorer.explain_batch(images, ["a red square"] * 3, references=[["a red wall"]] * 3)
+    assert len(computed) == 2  # the pipeline of batches caches no images
+
+
+def test_words_are_named_if_other_threads_evict_the_image_from_the_cache(toy, monkeypatch):
+    monkeypatch.setattr(vocabulary, "LATEST", 0)  # every image is evicted at once
+    assert toy.explain(Image.new("RGB", (32, 32), "green"), "a red square").score.caption == "a red square"
 
 
 def test_words_have_the_same_colours_in_all_forms(explained):

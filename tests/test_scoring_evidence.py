@@ -270,6 +270,11 @@ def test_mixture_of_an_image_is_fitted_once_for_all_captions_and_changes_no_byte
     assert json.dumps([scorer.explain(*pair).to_dict() for pair in pairs]) == json.dumps(fresh)
     assert json.dumps([scorer.score(*pair).row() for pair in pairs]) == json.dumps(scores)
     assert fitted == [1, 1]
+    fitted.clear()
+    paper = Scorer(encoder, "short")
+    for caption in ("a red square", "a blue square", "a green square"):
+        paper.score(red, caption)
+    assert fitted == [1] * 4  # the image once, and every caption
 
 
 def test_explanation_adds_up_and_matches_its_colours(bank):

@@ -7,12 +7,12 @@ from msdscore.errors import unknown_name
 _FOLDER = Path(__file__).parent / "photographs"
 _FILES = {
     "cat": "chelsea",
-    **{name: name for name in ("coffee", "flower", "photographer", "portrait", "temple", "towers")},
+    **{name: name for name in ("coffee", "flower", "photographer", "temple", "towers")},
 }
 
 
 def sample_image(name: str) -> Path:
-    """Return the path of a sample photograph: cat, coffee, flower, photographer, portrait, temple or towers.
+    """Return the path of a sample photograph: cat, coffee, flower, photographer, temple or towers.
 
     >>> sample_image("cat").suffix
     '.jpg'

@@ -21,11 +21,12 @@ KINDS = ("good", "omits", "invents", "wrong")
 
 @dataclass(frozen=True, slots=True)
 class Photograph:
-    """A sample photograph; one caption per kind, in the order of `KINDS`."""
+    """A sample photograph; one caption per kind, in the order of `KINDS`, and what the invented one shows."""
 
     name: str
     credit: str
     captions: tuple[str, str, str, str]
+    line: str
 
 
 PHOTOGRAPHS = (
@@ -34,25 +35,25 @@ PHOTOGRAPHS = (
         "something on a wooden table",
         "a cup of coffee and a pizza next to a laptop on a table",
         "two dogs are running through the grass",
-    )),
+    ), "The pizza and the laptop are invented, and both words are marked."),
     Photograph("cat", "Stéfan van der Walt, CC0", (
         "a close up of an orange cat looking at the camera",
         "a close up of an animal looking at something",
         "an orange cat wearing a blue hat sits next to a dog",
         "a man is surfing a wave in the ocean",
-    )),
-    Photograph("portrait", "US Navy, public domain", (
-        "a person in uniform with glasses and a hat in front of a flag",
-        "a person in front of a flag",
-        "a person in uniform with a hat in front of a flag and a giraffe",
-        "a slice of pizza on a plate",
-    )),
+    ), "The blue hat and the dog are invented: the caption is unsure, and their words are in doubt."),
     Photograph("temple", "Daniel Büchele, CC BY 2.0", (
         "a tall building with a red roof and a blue sky",
-        "a place outside",
-        "a temple with a giraffe and a bus in front of it",
+        "a building and the sky",
+        "a tall building with a roof next to a bus",
         "a plate of pasta with broccoli",
-    )),
+    ), "One wrong word is enough: the bus is marked, and its caption is unsure."),
+    Photograph("towers", "SpaceX, public domain", (
+        "tall towers with lights at night",
+        "tall towers",
+        "tall towers in the morning sun",
+        "a herd of elephants walks across a dusty road",
+    ), "A miss: it is night, but the caption with the morning sun is on topic, and no word stands out."),
 )  # fmt: skip
 
 

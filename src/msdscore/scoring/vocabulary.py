@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +84,7 @@ class Namer:
         self._background = pipeline.bank.bank.images
         self._profiles = _profiles(self._background, vocabulary.points)
         self._expected = expected_densities(pipeline, vocabulary.points)
-        self._images = OrderedDict[bytes, Floats]()  # probabilities of the latest images, for edited captions
+        self._images, self._lock = OrderedDict[bytes, Floats](), Lock()  # of the latest images, for edited captions
         self._number = {stem: number for number, stem in enumerate(vocabulary.stems)}
         words = pipeline.bank.bank.words
         assert words is not None, "a vocabulary comes with words"
@@ -92,12 +93,16 @@ class Namer:
     def probabilities(self, images: Embedded) -> Floats:
         """Return the probability of every word of the vocabulary under the first image."""
         key = sha256(to_numpy(images.vectors.points[0]).tobytes()).digest()
-        if key not in self._images:
+        with self._lock:
+            found = self._images.pop(key, None)
+        if found is None:
             evidence = image_evidence(self._pipeline, images, self._vocabulary.points, self._expected)
-            self._images[key] = self._vocabulary.probabilities(evidence[0])
+            found = self._vocabulary.probabilities(evidence[0])
+        with self._lock:
+            self._images[key] = found
             if len(self._images) > LATEST:
                 self._images.popitem(last=False)
-        return self._images[key]
+        return found
 
     def missing(
         self, probabilities: Floats, words: Sequence[Word], points: Array, doubtful: Sequence[int] = ()

@@ -30,6 +30,7 @@ const list = (lines) =>
   </ul>`;
 
 // What was measured about this encoder: a table of shares in percent.
+const shown = (name, value) => (name === "n" ? value.toLocaleString("en") : value?.toFixed(1));
 const shares = (title, rows) => {
   const columns = [...new Set(rows.flatMap(Object.keys))].filter((name) => name !== "name");
   return html`<div style="overflow-x:auto" tabindex="0" role="region" aria-label=${title}>
@@ -47,7 +48,7 @@ const shares = (title, rows) => {
         ${rows.map(
           (row) => html`<tr key=${row.name}>
             <th scope="row">${row.name}</th>
-            ${columns.map((name) => html`<td key=${name}>${row[name]?.toLocaleString("en")}</td>`)}
+            ${columns.map((name) => html`<td key=${name}>${shown(name, row[name])}</td>`)}
           </tr>`,
         )}
       </tbody>
@@ -78,7 +79,8 @@ export function About() {
       ${list(NOT_FOR)}
       ${state.look.claims &&
       html`<p>Measured on ${state.look.claims.date} with this encoder and these settings, in percent:</p>
-        ${shares("Captions", state.look.claims.captions)} ${shares("Words", state.look.claims.words)}`}
+        ${shares("Captions", state.look.claims.captions)} ${shares("Words", state.look.claims.words)}
+        ${shares("Words with a mark: how many of them were changed", state.look.claims.marks)}`}
       <h2>Signature</h2>
       <p class="small">Numbers are comparable only if their signatures are equal.</p>
       <code id="signature">${state.look.signature}</code>
