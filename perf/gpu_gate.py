@@ -11,10 +11,10 @@ pairs per second between a fifth and 95 % of a run, without its start and end; `
 that are already on the GPU, before and after the other measurements. `full` decodes images on the CPU, `device` on the
 GPU. Each rate has the milliseconds per batch in which the launching thread had no work (`idle`), waited for the GPU
 (`wait`) and launched (`launch`, of which `cpu` is its CPU time: the rest was lost to other threads), and the CPU time
-of this process per pair in microseconds (`own_us`). Sections: eager, compiled, mini; others (decoding alone, one file
-to Parquet, torchmetrics), kernels (GPU time of a run by kernel), variants (of launching), and encoder (candidates, for
-at most `--budget` seconds). `--only files_device tars` measures the runs whose names contain one of these; a section
-ends after `--limit` seconds.
+of this process per pair in microseconds (`own_us`), then that of its busiest threads that still run. Sections: eager,
+compiled, mini; others (decoding alone, one file to Parquet, torchmetrics), kernels (GPU time of a run by kernel),
+variants (of launching), and encoder (candidates, for at most `--budget` seconds). `--only files_device tars` measures
+the runs whose names contain one of these; a section ends after `--limit` seconds.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as commands do before they import torch
 import torch
 from encoder_candidates import OutOfTimeError, limited
 from runs import (
@@ -114,10 +115,12 @@ class Meter:
             return rows
 
         with patch.object(Pipeline, name, scored), self._launches() if Launcher else nullcontext():
-            start, self._own = time.perf_counter(), time.process_time()
+            start, self._own, before = time.perf_counter(), time.process_time(), thread_times()
             yield
             self._own = time.process_time() - self._own
             self.seconds = time.perf_counter() - start
+            after = thread_times()
+            self._threads = {name: spent - before.get(name, 0.0) for name, spent in after.items()}
 
     @contextmanager
     def _launches(self) -> Iterator[None]:
@@ -158,7 +161,20 @@ class Meter:
         parts = [f"whole {total / self.seconds:.0f}/s", f"own_us {1e6 * self._own / total:.0f}"]
         if self._batches:
             parts += [f"{name} {1e3 * spent / self._batches:.1f}" for name, spent in self._spent.items()]
+        busiest = sorted(self._threads.items(), key=lambda part: -part[1])[:4]
+        parts += [f"{name} {1e6 * spent / total:.0f} us" for name, spent in busiest]
         return ", ".join(parts)
+
+
+def thread_times() -> dict[str, float]:
+    """CPU seconds of the running threads of this process, by the first part of their names."""
+    names, times = {thread.native_id: thread.name for thread in threading.enumerate()}, dict[str, float]()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            name = names.get(int(task.name), "without Python").split("_")[0].rstrip("0123456789-")
+            times[name] = times.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return times
 
 
 class Gate:

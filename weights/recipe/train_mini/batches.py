@@ -16,7 +16,7 @@ from msdscore.errors import ConfigError
 from msdscore_lab.align.batches import TrainingBatch
 from msdscore_lab.align.repeatable import draw
 from msdscore_lab.pairs import Pairs
-from msdscore_torch.aligned.lite2 import Lite2Images
+from msdscore_torch.aligned.lite2_images import Lite2Images
 from msdscore_torch.aligned.minilm import MiniLMTexts
 from train_mini.images import OnProgress, ResidentImages, decoded_images
 from train_mini.prepare import prepare_texts, train_pairs

@@ -24,7 +24,7 @@ from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import MSDScoreError, WeightsError
 from msdscore_torch.aligned.heads import AlignedHeads, HeadsSpec, JoinedHeads, SideDims
-from msdscore_torch.aligned.lite2 import Lite2Images
+from msdscore_torch.aligned.lite2_images import Lite2Images
 from msdscore_torch.aligned.minilm import MiniLMTexts
 from msdscore_torch.aligned.towers import (
     ImageTower,

@@ -26,7 +26,7 @@ from msdscore_lab.align.repeatable import seeded
 from msdscore_lab.pairs import Pairs
 from msdscore_torch.aligned.encoder import load_towers
 from msdscore_torch.aligned.heads import SideDims
-from msdscore_torch.aligned.lite2 import Lite2Images
+from msdscore_torch.aligned.lite2_images import Lite2Images
 from msdscore_torch.aligned.towers import ImageTower, TextTower, TowerOptions
 
 
