@@ -68,10 +68,24 @@ def test_command_line():
         assert "--json" not in words or json.loads(done.stdout)
 
 
+def test_json_lines_are_scored(tmp_path):
+    rows = [{"image": str(CAT), "caption": "a cat"}, {"image": "none.jpg", "caption": "a cat"}, {"caption": "a dog"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    command = [sys.executable, "-m", "msdscore", "score", "rows.jsonl", "-o", "out.jsonl", "--device", "cpu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 3, done.stderr
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["error"] is None for row in written] == [True, False, False]
+    assert written[0]["verdict"] == "on topic"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.run.json", "rows.jsonl"]
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert "already finished" in again.stderr
+
+
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"encoder": "clip-b32"}])
 def test_torch_is_named_where_it_is_needed(options):
-    with pytest.raises(MissingExtraError, match="install it with: pip install .*[[](torch|hf)"):
+    with pytest.raises(MissingExtraError, match=r"install it with: pip install .*\[(torch|hf)"):
         Scorer(**options)
 
 
@@ -83,5 +97,5 @@ def test_version_and_names_are_there():
 def test_a_table_of_scores_names_the_extra_for_files(scorer, monkeypatch):
     scores = scorer.rank(CAT, ["a cat"])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"'msdscore\[files\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[files\]'"):
         scores.to_arrow()

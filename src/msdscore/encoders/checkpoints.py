@@ -13,7 +13,6 @@ from typing import Any
 
 from msdscore.encoders.hashing import content_mark, verify_cached
 from msdscore.errors import WeightsError, require
-from msdscore.installation import install_line
 
 CONFIG = "config.json"
 BANK = "bank.safetensors"  # the background bank of an encoder
@@ -267,6 +266,8 @@ def locate(source: str, *, base: Path | None = None) -> str:
         folders = _package_folders(name)
         if not folders:
             package = name.replace("_", "-")
+            from msdscore.installation import install_line  # imports much, for an error only
+
             raise WeightsError(f"the weights {package!r} are not installed; install them with: {install_line(package)}")
         for folder in folders:
             if (folder / inner).exists():

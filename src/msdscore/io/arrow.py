@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
+
+    HAS_ARROW: bool
 else:
 
     class _Missing(type):
@@ -29,12 +31,15 @@ else:
         import pyarrow.compute as pc
         import pyarrow.ipc  # noqa: F401, used as pa.ipc
         import pyarrow.parquet as pq
+
+        HAS_ARROW = True
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
+        HAS_ARROW = False
         pa = pc = pq = _Missing("pyarrow", (Exception,), {})
 
-__all__ = ["pa", "pc", "pq", "python_rows"]
+__all__ = ["HAS_ARROW", "pa", "pc", "pq", "python_rows"]
 
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:

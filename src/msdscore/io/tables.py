@@ -197,18 +197,24 @@ def write_tables(
     kind = suffix.lower()
     if kind == ".parquet":
         _write_parquet(stream, file, schema)
-    elif kind == ".jsonl":
-        file.writelines(f"{line}\n".encode() for line in chain.from_iterable(map(jsonl_lines, stream)))
-    elif kind == ".json":
-        separator = b"[\n"
-        for line in chain.from_iterable(map(jsonl_lines, stream)):
-            file.write(separator + line.encode())
-            separator = b",\n"
-        file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
+    elif kind in JSON_SUFFIXES:
+        write_json(chain.from_iterable(map(jsonl_lines, stream)), file, kind)
     else:
         delimiter = "\t" if kind == ".tsv" else ","
         file.write(delimiter.join(map(_csv_field, schema.names)).encode() + b"\n")
         file.writelines(f"{line}\n".encode() for table in stream for line in csv_lines(table, delimiter))
+
+
+def write_json(lines: Iterable[str], file: BinaryIO, suffix: str) -> None:
+    """Write the texts of objects as JSON lines, or as a JSON list."""
+    if suffix.lower() == ".jsonl":
+        file.writelines(f"{line}\n".encode() for line in lines)
+        return
+    separator = b"[\n"
+    for line in lines:
+        file.write(separator + line.encode())
+        separator = b",\n"
+    file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
 
 
 def text_in_csv(table: pa.Table, name: str, suffix: str) -> pa.Table:

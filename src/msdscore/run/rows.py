@@ -8,10 +8,10 @@ from typing import Any
 
 from msdscore.core.evidence import limits_text
 from msdscore.encoders.cached import CacheUse
-from msdscore.errors import ConfigError, RunError
+from msdscore.errors import ConfigError, RunError, missing_extra
 from msdscore.forms.columns import COLUMNS
 from msdscore.forms.references import signed
-from msdscore.io.arrow import pa
+from msdscore.io.arrow import HAS_ARROW, pa
 from msdscore.io.images import ImageLimits
 from msdscore.io.runs import Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.tables import (
@@ -27,6 +27,7 @@ from msdscore.io.targets import check_manifest, refuse_inputs, run_files
 from msdscore.rows.files import RowSource
 from msdscore.rows.rules import Row
 from msdscore.run.parts import OBJECTS, PART_BATCHES, WORST, Merged, Plan, ToTable, images_of, joined, score_missing
+from msdscore.run.plain import names_of, score_in_memory, write_scored
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
@@ -104,6 +105,8 @@ def score_rows(
         if is_done:
             return _finished(source, output, notes)
     record = None if spec is None else spec.record()
+    if not HAS_ARROW:
+        return _score_plain(pipeline, source, output, how, manifest, record, progress)
     with open_run(output, manifest, again=notes is not None) as run:
         plan = Plan(source.read(), part_rows=how.part_rows or PART_BATCHES * pipeline.batch_size)
         scored, earlier = score_missing(
@@ -122,10 +125,7 @@ def score_rows(
             metadata={
                 "msdscore": pipeline.signature, "signed": signature, "verdict_at": limits_text(pipeline.verdict_at),
             },
-            notes={
-                "images": plan.images, "spec": record, "renamed": new_names, "signed": signature,
-                "source": source.name if source.name == "-" else str(Path(source.name).resolve()),
-            },
+            notes=_notes(source, plan.images, record, new_names, signature),
             check=source.check_unchanged,
         )  # fmt: skip
     return ScoredFile(
@@ -134,9 +134,48 @@ def score_rows(
     )  # fmt: skip
 
 
+def _score_plain(
+    pipeline: Pipeline,
+    source: RowSource,
+    output: Path,
+    how: RunOptions,
+    manifest: Mapping[str, Any],
+    record: Mapping[str, Any] | None,
+    progress: Callable[[int, int], None],
+) -> ScoredFile:
+    """Score rows into a JSON output without PyArrow."""
+    scored = score_in_memory(pipeline, source, worst=how.worst, progress=progress)
+    objects = input_objects(source, scored.rows)
+    new_names = renamed({name for values in objects for name in values}.union(source.layout.seen), (*COLUMNS, WORST))
+    summary = write_scored(
+        scored, [_with_names(values, new_names) for values in objects], output, manifest=manifest,
+        notes=_notes(source, scored.images, record, new_names, scored.scores.signature),
+        names=names_of(scored.scores, pipeline, worst=how.worst), check=source.check_unchanged,
+    )  # fmt: skip
+    count = sum(row.error is None for row in scored.rows)
+    return ScoredFile(
+        **asdict(summary), scored=count, earlier=0, signature=scored.scores.signature, renamed=new_names,
+        cache=pipeline.cache_use,
+    )  # fmt: skip
+
+
+def _notes(
+    source: RowSource, images: str, record: Mapping[str, Any] | None, new_names: Mapping[str, str], signature: str
+) -> dict[str, Any]:
+    """Return what the record of a run has besides its manifest and counts."""
+    path = source.name if source.name == "-" else str(Path(source.name).resolve())
+    return {"images": images, "spec": record, "renamed": new_names, "signed": signature, "source": path}
+
+
+def _with_names(values: Mapping[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
+    return {new_names.get(name, name): value for name, value in values.items()}
+
+
 def _prepare_output(source: RowSource, output: Path, how: RunOptions) -> None:
     """Raise if the output cannot be written; with `overwrite`, discard an existing one."""
     check_output(output, inputs=[source.name])
+    if not HAS_ARROW and output.suffix.lower() not in JSON_SUFFIXES:
+        raise missing_extra(f"{output}: pyarrow is needed to write {output.suffix}", "msdscore[files]")
     if how.excel_safe and output.suffix.lower() not in (".csv", ".tsv"):
         raise ConfigError(f"{output}: --excel-safe is for outputs that spreadsheets open; expected .csv or .tsv")
     if how.overwrite:
@@ -202,19 +241,25 @@ def input_columns(source: RowSource, output: Path) -> ToTable:
         schema = pa.schema([("id", pa.string()), *schema])
 
     def to_table(rows: Sequence[Row]) -> pa.Table:
-        as_number = _have_numbers(source, [row.columns[name] for row in rows if row.has_id])
-        values = list[Mapping[str, Any]]()
-        for row in rows:
-            if row.has_id or as_number is None:
-                values.append(row.columns)
-            else:
-                new_id = {name: row.index if as_number else row.id}
-                values.append({**row.columns, **new_id} if name in row.columns else {**new_id, **row.columns})
+        values = input_objects(source, rows)
         if output.suffix.lower() in JSON_SUFFIXES:
             return pa.table({OBJECTS: pa.array(map(json_line, values), pa.large_string())})
         return table_from_columns(values, schema)
 
     return to_table
+
+
+def input_objects(source: RowSource, rows: Sequence[Row]) -> list[Mapping[str, Any]]:
+    """Return the input columns of rows; the id of a row without one is its index."""
+    name, values = source.layout.id_name, list[Mapping[str, Any]]()
+    as_number = _have_numbers(source, [row.columns[name] for row in rows if row.has_id])
+    for row in rows:
+        if row.has_id or as_number is None:
+            values.append(row.columns)
+        else:
+            new_id = {name: row.index if as_number else row.id}
+            values.append({**row.columns, **new_id} if name in row.columns else {**new_id, **row.columns})
+    return values
 
 
 def _have_numbers(source: RowSource, ids: list[Any]) -> bool | None:
@@ -237,7 +282,7 @@ def _output_tables(
             objects = inputs[OBJECTS].to_pylist()
             if new_names:
                 rows = map(json.loads, objects)
-                objects = [json_line({new_names.get(name, name): row[name] for name in row}) for row in rows]
+                objects = [json_line(_with_names(row, new_names)) for row in rows]
             yield JsonRows(objects, added)
         else:
             table = joined(inputs, text_in_csv(added, "warnings", suffix), new_names)

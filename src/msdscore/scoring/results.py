@@ -16,6 +16,7 @@ from msdscore.forms import references
 from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Form, Measurement
 from msdscore.forms.columns import COLUMNS, columns_shown, heading
 from msdscore.forms.registry import score_name
+from msdscore.text.language import caption_language
 from msdscore.text.warnings import NOT_ENGLISH, withheld
 
 if TYPE_CHECKING:
@@ -228,6 +229,11 @@ class Score:
         return self._scores.verdict(self._row)
 
     @property
+    def language(self) -> str | None:
+        """The ISO 639-1 code of the caption's language; None if it is too short, in doubt, or was not scored."""
+        return self._scores.language(self._row)
+
+    @property
     def withheld(self) -> tuple[str, ...]:
         """Warnings that withhold the verdict: the text is no caption, or the image unlike those of the encoder."""
         return withheld(self.warnings)
@@ -264,7 +270,7 @@ class Score:
 
     def row(self) -> dict[str, Any]:
         """Return the added columns of a scored row; None for a missing number, and for all of a row with an error."""
-        texts = ("verdict", "warnings", "error")
+        texts = ("verdict", "language", "warnings", "error")
         chosen = [name for name in COLUMNS if name in self.columns or name in texts]
         if self.error is not None:
             return dict.fromkeys(chosen) | {"warnings": list(self.warnings), "error": self.error}
@@ -418,6 +424,10 @@ class Scores:
             return None
         return verdict(match, at=self.verdict_at, withheld=bool(warnings) and bool(withheld(warnings)))
 
+    def language(self, row: int) -> str | None:
+        """Return the ISO 639-1 code of the language of a caption; None if it is in doubt, or was not scored."""
+        return None if self.errors[row] is not None else caption_language(self.captions[row])
+
     @property
     def failed(self) -> int:
         """Number of captions that could not be scored."""
@@ -515,6 +525,7 @@ class Scores:
         names = [name for name in COLUMNS if name in self.columns or COLUMNS[name].kind in ("text", "list")]
         columns = {name: pyarrow.array(self.columns[name], mask=failed) for name in names if name in self.columns}
         columns |= {"verdict": pyarrow.array(map(self.verdict, range(len(self))), pyarrow.string())}
+        columns |= {"language": pyarrow.array(map(self.language, range(len(self))), pyarrow.string())}
         columns |= {"warnings": pyarrow.array(self.warnings, pyarrow.list_(pyarrow.string()))}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}
         ordered = {"caption": pyarrow.array(self.captions, pyarrow.string())} | {name: columns[name] for name in names}
