@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from scipy.io import savemat
 
+from command_line import invoke
 from msdscore.errors import ConfigError, ImageError, InputError, UnknownNameError
 from msdscore_lab.benchmarks.base import Pair, image_key, image_source
 from msdscore_lab.benchmarks.readers.pairs import VALSE_PIECES
@@ -122,6 +124,24 @@ def test_empty_image_cell_is_rejected(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "sugarcrepe.images.parquet")
     with pytest.raises(ImageError, match=r"row 0 \(a\.jpg\) .*no image"):
         image_source(load("sugarcrepe", tmp_path).items[0].image)
+
+
+@pytest.mark.parametrize(("wrong", "accuracy"), [("a {} on a zebra", 1.0), ("{} on a a horse", 0.0)])  # ties are wrong
+def test_results_on_coco_cf_have_the_accuracy_of_the_text_alone(tmp_path, wrong, accuracy):
+    (tmp_path / "val2017").mkdir()
+    for split in ("easy", "hard"):
+        rows = []
+        for number in range(30):
+            name, animal = f"{number}.png", ("dog", "cat", "man")[number % 3]
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / "val2017" / name)
+            texts = {"caption": f"a {animal} on a horse", "negative_caption": wrong.format(animal)}
+            rows.append({"image_id": number, "image_path": name, **texts})
+        _dump(tmp_path / f"coco_cf_{split}.json", rows)
+    answer = invoke(
+        "bench", "coco-cf", "--root", tmp_path, "-o", tmp_path / "out", "-m", "length", "--samples", 9, "--json"
+    )
+    found = {metric["label"]: metric for metric in json.loads(answer.stdout)[0]["metrics"]}
+    assert found["text-only"]["figures"][0]["value"] == accuracy
 
 
 def test_coco_cf_reads_both_layouts_and_both_spellings(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ class Benchmark:
     the three is evaluated by its kind: accuracy, correlations, or agreement and Elo. `counting` describes the
     evaluation in words; `protocols` are its variants, the default first. `long`
     marks paragraph-length captions, for which the paper uses more components. `domain` is the kind of images if they
-    are not everyday photographs; a result reports whether its encoder was trained on them.
+    are not everyday photographs; a result reports whether its encoder was trained on them. `baselines` are metrics
+    that every run computes in addition to those requested.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Benchmark:
     credits: str = ""
     statistics: str = ""
     counting: str = ""
+    baselines: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ("official", "authors")
     long: bool = False
     domain: str = ""

@@ -17,17 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from msdscore.intervals import Floats, Interval, Ints, bootstrap_mean
+from msdscore.intervals import Interval, bootstrap_mean
 from msdscore_lab.benchmarks.run.runner import keep_answers
 from msdscore_lab.cococf.changes import Counterfactual
 from msdscore_lab.cococf.knowledge import TextReader, caption_model
 from msdscore_lab.cococf.sites import read_caption
 from msdscore_lab.edits import ARTICLES, article
+from msdscore_lab.metrics.text_only import FOLDS, fold_of, word_gaps
 
-_FOLDS = 5
 _ADDITION = re.compile(r"\W+|with|in view|along|and there is|too|and")
-_RIDGE = 1.0  # L2 penalty of the bag of words
-_NEWTON_STEPS = 8
 TITLES = {
     "shorter": "shorter wins", "words": "bag of words", "model": "language model", "reader": "causal language model",
 }  # fmt: skip
@@ -97,7 +95,7 @@ def judge_quality(
         reader = _fold_reader(pairs)
     gaps = {
         "shorter": [len(pair.negative) - len(pair.positive) for pair in pairs],
-        "words": _word_gaps(pairs),
+        "words": word_gaps([(pair.positive, pair.negative) for pair in pairs], [fold_of(pair.image) for pair in pairs]),
         "model": [reader(pair.image, pair.positive) - reader(pair.image, pair.negative) for pair in pairs],
     }
     if known is not None:
@@ -168,49 +166,10 @@ def _percent(share: Interval) -> str:
     return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
 
 
-def _fold(image: str) -> int:
-    return blake2b(image.encode(), digest_size=2).digest()[1] % _FOLDS
-
-
-def _word_gaps(pairs: Sequence[Counterfactual]) -> Floats:
-    """Return sums of word weights for each fold of the images, fitted on the other folds."""
-    bags = []
-    for pair in pairs:
-        # Words that the wrong caption has more often than the true one, minus those that it has less often.
-        bag = Counter(read_caption(pair.negative).words)
-        bag.subtract(read_caption(pair.positive).words)
-        bags.append(Counter({word: count for word, count in bag.items() if count}))
-    word_index = {word: index for index, word in enumerate(sorted({word for bag in bags for word in bag}))}
-    width = max((len(bag) for bag in bags), default=0) or 1
-    columns, values = np.zeros((len(bags), width), dtype=np.int64), np.zeros((len(bags), width))
-    for row, bag in enumerate(bags):
-        for index, (word, count) in enumerate(bag.items()):
-            columns[row, index], values[row, index] = word_index[word], count
-    folds, gaps = np.array([_fold(pair.image) for pair in pairs]), np.zeros(len(pairs))
-    for fold in range(_FOLDS):
-        weights = _fit(columns[folds != fold], values[folds != fold], max(1, len(word_index)))
-        gaps[folds == fold] = (weights[columns[folds == fold]] * values[folds == fold]).sum(axis=1)
-    return gaps
-
-
-def _fit(columns: Ints, values: Floats, size: int) -> Floats:
-    """Fit the weights of words in a logistic model of the wrong caption, by Newton's method."""
-    weights = np.zeros(size)
-    for _ in range(_NEWTON_STEPS if len(columns) else 0):
-        p = 1 / (1 + np.exp(-np.clip((weights[columns] * values).sum(axis=1), -30, 30)))
-        gradient = _RIDGE * weights - np.bincount(columns.ravel(), ((1 - p)[:, None] * values).ravel(), minlength=size)
-        hessian = np.zeros((size, size))
-        scaled = (p * (1 - p))[:, None] * values
-        for column in range(columns.shape[1]):
-            np.add.at(hessian, (columns, columns[:, column : column + 1]), scaled * values[:, column : column + 1])
-        weights -= np.linalg.solve(hessian + _RIDGE * np.eye(size), gradient)
-    return weights
-
-
 def _fold_reader(pairs: Sequence[Counterfactual]) -> TextReader:
-    captions = [{pair.positive for pair in pairs if _fold(pair.image) != fold} for fold in range(_FOLDS)]
+    captions = [{pair.positive for pair in pairs if fold_of(pair.image) != fold} for fold in range(FOLDS)]
     models = [caption_model({"": sorted(texts)}) for texts in captions]
-    return lambda image, text: models[_fold(image)](image, text)
+    return lambda image, text: models[fold_of(image)](image, text)
 
 
 def _has_wrong_article(pair: Counterfactual) -> bool:

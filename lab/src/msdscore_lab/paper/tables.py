@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from msdscore_lab.benchmarks.results.grids import Grid
+from msdscore_lab.benchmarks.results.grids import NONE, Grid
 from msdscore_lab.benchmarks.results.result import MetricResult, Result, read_result
 from msdscore_lab.paper import published
 from msdscore_lab.paper.plan import ALIGNED
@@ -108,19 +108,19 @@ def legacy(out: Path) -> list[Grid]:
 
 _SHORT = {"flickr8k-expert": "Expert", "flickr8k-cf": "CF", "composite": "Composite", "pascal50s": "Pascal-50S"}
 _COCO_CF = {"coverage": "KL(img‖txt)", "support": "KL(txt‖img)", "bi-kl": "Bi-KL", "clipscore": "CLIPScore",
-            "msd": "MSD", "soft-msd": "Soft-MSD"}  # fmt: skip
+            "msd": "MSD", "soft-msd": "Soft-MSD", "text-only": "text only"}  # fmt: skip
 
 
 def coco_cf(out: Path) -> list[Grid]:
     """Return the table of COCO-CF by split, with two decimals."""
     rows, best = list[tuple[str, ...]](), set[tuple[int, int]]()
     for split, values in published.COCO_CF.items():
-        rows.append((f"{split} {QUOTED}", *(f"{value:.2f}" for value in values)))
+        rows.append((f"{split} {QUOTED}", *(f"{value:.2f}" for value in values), NONE))
         for further, result in results_of(out, "coco-cf"):
             name = f"accuracy/{split.partition('-')[0].lower()}"
             known = {metric.label: value_of(metric, name) for metric in result.metrics}
             own = [known.get(label) for label in _COCO_CF]
-            best |= _best([own], start=len(rows), across=True)
+            best |= _best([own[:-1]], start=len(rows), across=True)  # without the text alone
             encoder = further or result.encoder.partition("@")[0]
             rows.append((f"{split} ({encoder})", *(printed(value, "", digits=2) for value in own)))
     notes = _notes(out, "coco-cf")

@@ -112,7 +112,7 @@ def prepare_work(plan: BenchmarkPlan) -> Work:
     if plan.references is not None:
         item_set = _with_references(item_set, plan.references)
     item_set = _limited(item_set, plan.limit)
-    metrics = load_metrics(plan.metrics)
+    metrics = load_metrics((*plan.metrics, *row.baselines))
     for metric in metrics:
         if metric.needs("pairs") and row.kind == "rated":
             raise ConfigError(f"metric {metric.label} compares two captions, but {row.name} rates single captions")
