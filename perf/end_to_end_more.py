@@ -23,9 +23,9 @@ from synthetic_clip import make_captions, make_lists, make_tars
 
 from msdscore.scoring import pipeline as scoring_pipeline
 from msdscore.scoring import stream as scoring_stream
-from msdscore.scoring.decoding import DecodingProcesses
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.stream import Batch, score_batches
+from msdscore_torch.feeding.images import DecodingProcesses
 from msdscore_torch.gpu import device as core_device
 
 DECODERS = {4, 8, 12, 14, 15, 20}  # with a GPU

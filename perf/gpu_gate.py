@@ -58,13 +58,16 @@ from runs import (
 from synthetic_clip import make_captions, make_lists, make_tars
 
 from msdscore.errors import ConfigError
-from msdscore.io import decoders
 from msdscore.scoring.pipeline import Pipeline
 
 try:
     from msdscore_torch.gpu.launching import Launcher, is_launching, launcher, without_cudnn_attention
 except ImportError:  # a version before there was one launching thread
     Launcher = None
+try:
+    from msdscore_torch.feeding import processes as decoders
+except ImportError:  # a version before they were part of it
+    from msdscore.io import decoders
 
 SECTIONS = ("eager", "compiled", "mini", "kernels", "others", "variants", "encoder")
 ALL_CORES = sorted(os.sched_getaffinity(0))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from msdscore.errors import InputError
-from msdscore.io.decoders import Decoders, DecodersLostError
-from msdscore.rows import ahead
-from msdscore.rows.ahead import ROWS, read_ahead
 from msdscore.rows.files import open_rows
+from msdscore_torch.feeding import rows as ahead
+from msdscore_torch.feeding.processes import Decoders, DecodersLostError
+from msdscore_torch.feeding.rows import ROWS, read_ahead
 from tar_shards import write_tar
 
 COUNT = 3 * ROWS + 7

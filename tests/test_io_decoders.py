@@ -14,9 +14,9 @@ from PIL import Image
 
 from msdscore.encoders.preprocessing import Preprocessing, read_pixels
 from msdscore.errors import ImageError
-from msdscore.io import decoders
-from msdscore.io.decoders import MESSAGE_FILES, NICENESS, Decoders, DecodersLostError
 from msdscore.io.images import ImageLimits
+from msdscore_torch.feeding import processes as decoders
+from msdscore_torch.feeding.processes import MESSAGE_FILES, NICENESS, Decoders, DecodersLostError
 
 STEPS = Preprocessing(16, (16, 16))
 READ = partial(read_pixels, steps=STEPS, limits=ImageLimits())
@@ -191,7 +191,7 @@ def test_processes_are_reused_by_the_next_caller():
 
 def test_decoding_process_does_not_import_torch():
     script = (
-        "import sys, msdscore.io.decoders, msdscore.encoders.preprocessing; "
+        "import sys, msdscore_torch.feeding.processes, msdscore.encoders.preprocessing; "
         "sys.exit(bool({'torch', 'transformers', 'pyarrow', 'jaxtyping'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
@@ -201,7 +201,7 @@ SCRIPT = """
 import sys
 from functools import partial
 from msdscore.encoders.preprocessing import Preprocessing, read_pixels
-from msdscore.io import decoders
+from msdscore_torch.feeding import processes as decoders
 from msdscore.io.images import ImageLimits
 
 # No main guard: the processes do not import this script.

@@ -19,13 +19,14 @@ from msdscore.encoders.preprocessing import Preprocessing
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms import base
-from msdscore.io import decoders
 from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.embedder import BATCH_SIZES, OBJECTS, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.scoring.stream import Batch, score_batches, waiting_batches
+from msdscore.scoring.stream import Batch, score_batches
+from msdscore_torch.feeding import processes as decoders
+from msdscore_torch.feeding.images import batches_ahead
 from tar_shards import write_tar
 from tiny_clip import make_tiny_clip
 
@@ -155,15 +156,10 @@ def test_failed_request_stops_only_its_stream():
 
 
 @pytest.mark.parametrize(
-    ("edge", "batch", "streams", "expected"),
-    [(224, 256, 1, 6), (224, 2048, 1, 3), (512, 256, 1, 4), (None, 256, 1, 3), (224, 256, 2, 6), (384, 256, 2, 3)],
+    ("edge", "images", "expected"), [(224, 256, 9), (224, 2048, 6), (512, 256, 7), (None, 256, 6), (384, 512, 6)]
 )
-def test_read_ahead_is_limited_by_shared_memory(edge, batch, streams, expected):
-    encoder = Elsewhere()
-    if edge:
-        encoder.preprocessing = Preprocessing(edge, (edge, edge))
-    pipeline = Pipeline(encoder, batch_size=batch).sharing(streams)
-    assert waiting_batches(pipeline) == expected
+def test_read_ahead_is_limited_by_shared_memory(edge, images, expected):
+    assert batches_ahead(images, Preprocessing(edge, (edge, edge)) if edge else None) == expected
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore import threads
-from msdscore.core.arrays import is_gpu
+from msdscore.core.arrays import is_gpu, torch_part
 from msdscore.core.evidence import VERDICT_AT
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
@@ -22,7 +22,6 @@ from msdscore.io.runs import Run, drop_parts, hidden_parts, open_parts
 from msdscore.io.shards import ShardFacts, is_intact, read_facts, write_shard
 from msdscore.io.tables import table_from_columns
 from msdscore.io.targets import REMEDY, is_same_file, refuse_inputs
-from msdscore.rows.ahead import read_ahead
 from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames, Row, first_of
 from msdscore.run.folders import claim_folder
@@ -248,7 +247,10 @@ def _read(name: str, how: ShardOptions, until: ExitStack, *, ahead: bool = False
                 f"{shortened(name)}: column {column} has image bytes, which scores do not contain; omit --copy-column "
                 f"{column}, and copy the selected rows with their images by: msdscore select SCORES -o FOLDER"
             )
-    return read_ahead(open_source) if ahead and path.suffix.lower() == ".tar" else source.read()
+    if not ahead or path.suffix.lower() != ".tar":
+        return source.read()
+    rows: Iterator[Row] = torch_part("feeding.rows").read_ahead(open_source)
+    return rows
 
 
 def check_copied(jobs: "Sequence[ShardJob]", how: ShardOptions) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Protocol
 
 from PIL import __version__ as pillow_version
 from PIL.Image import Image
@@ -18,8 +19,21 @@ from msdscore.errors import RowError
 from msdscore.io.files import File, pixel_key
 from msdscore.io.images import ImageLimits, ImageSource, file_warnings, open_image, read_source, source_name
 
-if TYPE_CHECKING:  # imported when decoding processes are used
-    from msdscore.scoring.decoding import DecodingProcesses
+
+class DecodingProcesses(Protocol):
+    """Processes that read, decode and prepare the images of one run; a context manager.
+
+    Part of `msdscore_torch`: a GPU waits for images, while a CPU would share its cores with them.
+    """
+
+    def __enter__(self) -> "DecodingProcesses": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def decode(self, sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
+        """Return images ready for the encoder or errors, in order; may be called by several threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +103,7 @@ class Decoder:
                 ready[number] = error
         return ready
 
-    def start_processes(self, threads: Executor) -> "DecodingProcesses | None":
+    def start_processes(self, threads: Executor) -> DecodingProcesses | None:
         """Start decoding processes for a long run, or reuse those of the last; None if not possible."""
         prepare, steps = self.can.sendable_prepare, self.can.preprocessing
         # Without steps a process needs torch, and takes seconds to start: only if processes are requested.
@@ -97,18 +111,14 @@ class Decoder:
         # Only Posix systems can pass open files to other processes.
         if not wanted or prepare is None or self.can.cache or self.keyed or os.name != "posix":
             return None
-        from msdscore.scoring.decoding import DecodingProcesses, reader, room_per_image
 
         def otherwise(sources: Sequence[ImageSource]) -> list[Prepared | RowError]:
             decoded = self.decode(sources, pool=threads)
             return [item if isinstance(item, RowError) else item.prepared for item in decoded]
 
-        return DecodingProcesses(
-            self.processes,
-            reader(prepare, steps=steps, limits=self.limits),
-            room=room_per_image(steps),
-            otherwise=otherwise,
-        )
+        images = torch_part("feeding.images")
+        started: DecodingProcesses = images.start(self.processes, prepare, steps, self.limits, otherwise)
+        return started
 
     @property
     def _is_cached(self) -> bool:

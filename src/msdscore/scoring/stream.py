@@ -7,24 +7,17 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from msdscore import threads
-from msdscore.core.arrays import is_gpu, is_launching
+from msdscore.core.arrays import is_gpu, is_launching, torch_part
 from msdscore.errors import RowError
 from msdscore.io.images import ImageSource
-from msdscore.scoring.decoder import Decoded
+from msdscore.scoring.decoder import Decoded, DecodingProcesses
 from msdscore.scoring.pipeline import Finish, Pipeline
 from msdscore.scoring.results import Numbers
 
-if TYPE_CHECKING:  # imported when decoding processes are used
-    from msdscore.scoring.decoding import DecodingProcesses
-
 DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core
-# Batches that a GPU or the host is working on, and minimum and maximum of the decoded batches that wait for them, which
-# depend on the memory for decoded images.
-GPU_BATCHES = 3
-GPU_AHEAD = (3, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,10 @@ def stream_batches(
     # that scores in the launching thread must not wait for that thread.
     on_gpu = is_gpu(pipeline.encoder.device)
     overlaps = on_gpu and not is_launching()
-    ahead = GPU_BATCHES + waiting_batches(pipeline) if overlaps else 1
+    ahead = 1
+    if overlaps:
+        images = pipeline.streams * pipeline.batch_size
+        ahead = torch_part("feeding.images").batches_ahead(images, pipeline.can.preprocessing)
     with (
         ThreadPoolExecutor(min(max(threads.available(), DECODERS[0]), DECODERS[1])) as pool,
         ThreadPoolExecutor(ahead) as reader,
@@ -100,7 +96,7 @@ class _Work:
 
     pipeline: Pipeline
     pool: ThreadPoolExecutor  # threads that read images
-    processes: "DecodingProcesses | None"
+    processes: DecodingProcesses | None
     worst: int
     stopped: Event = field(default_factory=Event)
 
@@ -131,15 +127,6 @@ class _Work:
     def decode_and_score(self, batch: AnyBatch) -> Result[AnyBatch]:
         """Decode the images of a batch in this thread, and score it."""
         return self.score(batch, self.decode(batch.images))
-
-
-def waiting_batches(pipeline: Pipeline) -> int:
-    """Return how many batches of decoded images may wait for a GPU."""
-    from msdscore.io.decoders import ARENA
-    from msdscore.scoring.decoding import room_per_image
-
-    each = pipeline.streams * pipeline.batch_size * room_per_image(pipeline.can.preprocessing)
-    return min(max(ARENA // each - 2 * GPU_BATCHES, GPU_AHEAD[0]), GPU_AHEAD[1])
 
 
 def split_pairs(

@@ -15,7 +15,6 @@ from msdscore.core.arrays import to_numpy
 from msdscore.encoders.base import Prepared, View
 from msdscore.encoders.preprocessing import Pixels, Preprocessing, as_prepared, read_pixels
 from msdscore.errors import RowError
-from msdscore.io.decoders import MESSAGE_FILES, Decoded, DecodersLostError, borrow, give_back
 from msdscore.io.files import File
 from msdscore.io.images import (
     ImageLimits,
@@ -25,22 +24,36 @@ from msdscore.io.images import (
     read_source,
     source_name,
 )
+from msdscore_torch.feeding.processes import ARENA, MESSAGE_FILES, Decoded, DecodersLostError, borrow, give_back
 
 Prepare: TypeAlias = Callable[[Image], Prepared]
 Read: TypeAlias = Callable[[File], tuple[Pixels, View]]
 Otherwise: TypeAlias = Callable[[Sequence[ImageSource]], list[Prepared | RowError]]
 _ANY_SIZE = 1 << 20  # bytes of an image that is not resized; a larger one is sent through a pipe
 _FILE_SIZE = 1 << 18  # and of one that is not decoded
+# Batches that a GPU or the host is working on, and minimum and maximum of the decoded batches that wait for them, which
+# depend on the memory for decoded images.
+GPU_BATCHES = 3
+GPU_AHEAD = (3, 6)
 MOST_PROCESSES = 32  # that decode for one GPU, unless more are requested
 
 
-def reader(prepare: Prepare, *, steps: Preprocessing | None, limits: ImageLimits) -> Read:
-    """Return a function that prepares a file in another process; without torch there, if `steps` are set."""
+def batches_ahead(images: int, steps: Preprocessing | None) -> int:
+    """Return how many batches may be decoded or scored at once for a GPU, if all runs together have `images` in one."""
+    waiting = ARENA // (images * _room_per_image(steps)) - 2 * GPU_BATCHES
+    return GPU_BATCHES + min(max(waiting, GPU_AHEAD[0]), GPU_AHEAD[1])
+
+
+def start(
+    count: int | None, prepare: Prepare, steps: Preprocessing | None, limits: ImageLimits, otherwise: Otherwise
+) -> "DecodingProcesses":
+    """Start decoding processes, or reuse those of the last run; without `steps` they import what `prepare` needs."""
     decode = partial(_prepare, prepare=prepare) if steps is None else partial(read_pixels, steps=steps)
-    return partial(_read, decode=partial(decode, limits=limits), limits=limits)
+    read = partial(_read, decode=partial(decode, limits=limits), limits=limits)
+    return DecodingProcesses(count, read, room=_room_per_image(steps), otherwise=otherwise)
 
 
-def room_per_image(steps: Preprocessing | None) -> int:
+def _room_per_image(steps: Preprocessing | None) -> int:
     """Bytes of shared memory that a prepared image takes."""
     if steps is not None and steps.jpeg_on_device:
         return _FILE_SIZE

@@ -2,7 +2,7 @@
 
 Threads share one interpreter: sixteen threads decode half as fast as sixteen processes, and block the thread that
 launches GPU work (docs/performance.md). The processes are started once and reused until this one ends; they run this
-module (`serve`), without torch and without the calling script, so that they start quickly.
+module, without torch and without the calling script, so that they start quickly.
 """
 
 import atexit
@@ -159,7 +159,14 @@ class Decoders:
         # The same import paths; one core per process, whatever libraries assume.
         paths = os.pathsep.join(path for path in sys.path if path)
         environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", "-m", "msdscore.io.decoders", *map(str, descriptors), str(len(self._map))]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "msdscore_torch.feeding.processes",
+            *map(str, descriptors),
+            str(len(self._map)),
+        ]
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=os.environ | environment

@@ -11,9 +11,9 @@ from uuid import uuid4
 import numpy as np
 
 from msdscore.errors import InputError, MSDScoreError
-from msdscore.io.decoders import Decoders, DecodersLostError, Pixels
 from msdscore.rows.files import RowSource
 from msdscore.rows.rules import Row
+from msdscore_torch.feeding.processes import Decoders, DecodersLostError, Pixels
 
 ROWS = 256  # per message
 _OPEN = 8  # sources that stay open in the other process
