@@ -151,6 +151,22 @@ def test_sample_is_ranked_with_coloured_words_and_no_external_resources(browser,
     shot(browser, "sample")
 
 
+def test_first_score_is_loaded_before_the_pictures_of_examples_and_a_reload_loads_no_file(running):
+    with served() as address:
+        running.view(1360, 900)
+        running.open(address)
+        running.wait(
+            f"{READY} && [...document.querySelectorAll('#samples img')].every(i => i.complete && i.naturalWidth)"
+        )
+        loaded = "return performance.getEntriesByType('resource').map(r => [r.name.split('/').at(-1), r.startTime, r.responseEnd, r.transferSize])"
+        entries = {name: times for name, *times in running.run(loaded)}
+        assert entries["chelsea.jpg"][0] > entries["explain?fields=all"][1]
+        running.reload()
+        running.wait(READY)
+        fresh = {name for name, _, _, size in running.run(loaded) if size > 0}
+        assert fresh <= {"look.json", "images", "explain?fields=all", "version"}
+
+
 def test_typing_updates_the_score_and_cards_are_sorted_on_blur(browser, image):
     opened(browser, image, "a blue dog", "a red square")
     before = browser.run(TEXTS)

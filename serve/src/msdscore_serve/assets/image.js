@@ -220,8 +220,13 @@ function pick(name) {
 
 const choose = () => document.getElementById("file").click();
 
+const isAnswered = () => Boolean(state.message) || state.captions.some(({ result, error }) => result || error);
+
 // The examples are one stop of the Tab key; arrow keys move between them.
 function Samples() {
+  const shown = useRef(false);
+  // On a slow line the pictures wait for the first score; the image of the first example is among them.
+  shown.current ||= state.image ? !state.image.sample || isAnswered() : !state.opening;
   const current = state.samples.findIndex(({ file }) => file === state.image?.sample);
   const move = (event) => {
     const way = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -243,7 +248,11 @@ function Samples() {
           tabindex=${number === Math.max(0, current) ? 0 : -1}
           onClick=${() => store.openSample(sample)}
         >
-          <img src=${`samples/${sample.file}`} alt=${`Example: ${sample.name}`} loading="lazy" />
+          <img
+            src=${shown.current ? `samples/${sample.file}` : undefined}
+            alt=${`Example: ${sample.name}`}
+            loading="lazy"
+          />
         </button>`,
     )}
   </div>`;
