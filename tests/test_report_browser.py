@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from browser import chromium, serious
+from browser import chromium, violations
 from coloured_pairs import two_coloured
 from msdscore import Scorer
 from msdscore.core.evidence import VERDICT_AT
@@ -296,7 +296,7 @@ def test_pages_are_accessible_and_follow_dark_mode(browser, small, tmp_path, kin
     browser.open(path)
     paper = browser.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert (max(paper) < 60) == dark
-    assert serious(browser) == []
+    assert violations(browser) == []
     browser.view(390, 844, dark=dark)
     assert browser.run("return document.documentElement.scrollWidth") <= 390
     browser.view(1280, 900)

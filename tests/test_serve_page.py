@@ -23,7 +23,7 @@ import pytest
 from PIL import Image
 from scipy import stats as scipy_stats
 
-from browser import Browser, chromium, serious
+from browser import Browser, chromium, violations
 from msdscore import Scorer, sample_image
 from msdscore.explain.maps import maps_of, overlay
 from serving import TOKEN, image_bytes, served
@@ -277,7 +277,7 @@ def test_limits_api_and_paper_are_linked(browser):
     assert "counts" in browser.run("return document.getElementById('about').textContent")
     assert "enc:toy" in browser.run("return document.getElementById('signature').textContent")
     shot(browser, "limits")
-    assert serious(browser) == []
+    assert violations(browser) == []
     browser.run("document.querySelector('#about .primary').click()")
     browser.wait("!document.getElementById('about').open")
 
@@ -363,7 +363,7 @@ def test_every_word_says_whether_it_is_judged(running, judging):
     running.run("[...document.querySelectorAll('.rather button')].find(b => b.textContent === 'cat').click()")
     running.wait("[...document.querySelectorAll('#captions textarea')].some(t => t.value === 'a cat on a chair')")
     running.wait(READY)
-    assert serious(running) == []
+    assert violations(running) == []
 
 
 def test_caption_without_a_judged_word_says_so(running, judging):
@@ -498,7 +498,7 @@ def test_caption_is_shared_as_a_picture(browser, image, tmp_path):
     browser.click("[data-tool=share]")
     browser.wait("document.getElementById('share')?.open")
     shot(browser, "share")
-    assert serious(browser) == []
+    assert violations(browser) == []
     browser.click("#save-card")
     card = Image.open(downloaded(tmp_path, "square.card.png")).convert("RGB")
     assert card.width == 1200
@@ -619,7 +619,7 @@ def test_answers_are_stored_and_saved_as_json_lines(browser, image, tmp_path):
     browser.wait("document.querySelector('.answers')")
     for label in ("red: true", "square: true", "red: false", "square: true"):  # changed, and taken back
         browser.click(f"[aria-label='{label}']")
-    assert serious(browser) == []
+    assert violations(browser) == []
     browser.reload()
     browser.wait(READY)
     browser.click("[data-tool=answers]")
@@ -1008,7 +1008,13 @@ def test_exports_and_the_script_reproduces_the_scores(browser, image, tmp_path):
     opened(browser, image, "a red square", 'a "green" dog')
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.wait("document.getElementById('signature').textContent")
-    begins = {"svg": b"<?xml", "json": b"{", "python": b"# Recomputes the numbers", "page": b"<!doctype html>"}
+    begins = {
+        "svg": b"<?xml",
+        "json": b"{",
+        "html": b"<!doctype html>",
+        "python": b"# Recomputes the numbers",
+        "page": b"<!doctype html>",
+    }
     for kind, start in begins.items():
         browser.click(f"[data-export={kind}]")
         path = tmp_path / f"square.{ {'python': 'py', 'page': 'page.html'}.get(kind, kind) }"
@@ -1025,6 +1031,9 @@ def test_exports_and_the_script_reproduces_the_scores(browser, image, tmp_path):
     run = subprocess.run([sys.executable, "square.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert 'a "green" dog' in run.stdout
+    for name in ("square.html", "square.page.html"):
+        browser.open(tmp_path / name)
+        assert violations(browser) == [], name
 
 
 def test_errors_are_shown_once_at_their_origin(browser, tmp_path, image):
@@ -1271,7 +1280,7 @@ def test_review_goes_worst_first_by_keys_and_saves_corrected_captions(browser, i
     browser.press("Enter")
     browser.wait("document.querySelector('#review .said .w')?.closest('p').textContent === 'a red square, corrected'")
     shot(browser, "review")
-    assert serious(browser) == []
+    assert violations(browser) == []
     browser.press("a")
     browser.wait("document.getElementById('review-place').textContent.includes('2 of 12 reviewed')")
     browser.press("s")
@@ -1302,7 +1311,7 @@ def test_two_captioners_are_compared(browser, image, tmp_path):
     )
     assert gaps == sorted(gaps, reverse=True)
     shot(browser, "captioners")
-    assert serious(browser) == []
+    assert violations(browser) == []
     browser.click("#close-rows")
 
 
@@ -1383,7 +1392,7 @@ def test_api_documentation_is_grouped_and_its_examples_work(running):
         loaded = running.run("return performance.getEntriesByType('resource').map(one => one.name)")
         assert all(name.startswith((address, "data:")) for name in loaded), loaded
         assert running.complaints == []
-        assert serious(running) == []
+        assert violations(running) == []
         shot(running, "docs")
 
 
@@ -1755,7 +1764,7 @@ def test_scored_file_view_is_accessible(browser, width, dark):
     )
     browser.wait("document.querySelectorAll('#rows li').length === 8", seconds=60)
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-    assert serious(browser) == []
+    assert violations(browser) == []
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1360, False), (1360, True), (390, False), (390, True)])
@@ -1772,4 +1781,4 @@ def test_page_is_accessible_and_fits_the_window(browser, width, dark):
     browser.wait(f"document.querySelectorAll('#stages .base').length === 2 && {READY}")
     shot(browser, f"{'phone' if width == 390 else 'desk'}-{'dark' if dark else 'light'}")
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
-    assert serious(browser) == []
+    assert violations(browser) == []

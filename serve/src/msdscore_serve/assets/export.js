@@ -130,6 +130,7 @@ const escaped = (text) => String(text).replace(/[&<>"]/g, (char) => ENTITIES[cha
 
 const STYLE = `:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:1rem auto;
 padding:0 1rem}img{max-width:100%;max-height:60vh}.t{font-size:1.2rem}.t span{border-radius:4px}.t .none{opacity:.6}
+h1{font-size:1.1rem}
 section{border-top:1px solid #8888}td,th{text-align:left;padding-right:1rem;font-weight:400}strong{font-size:1.4rem}
 footer{font-size:.8rem;overflow-wrap:anywhere}`;
 
@@ -143,8 +144,9 @@ async function page() {
   return `<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>${escaped(state.image.file.name)}: captions scored by msdscore</title>
 <style>${STYLE}</style>
+<main><h1>Captions of ${escaped(state.image.file.name)}</h1>
 <img src="${url}" alt="The image">
-${good().map(card).join("\n")}
+${good().map(card).join("\n")}</main>
 <footer>${escaped(state.look.signature)}</footer></html>
 `;
 }

@@ -562,7 +562,7 @@ function captioners() {
     "difference to the best [95 %]",
     "shared images",
   ])
-    head.append(make("th", "", name));
+    head.append(make(name ? "th" : "td", "", name)); // the bars have no name
   document.querySelector("#captioners thead").replaceChildren(head);
   const text = (interval) => (interval ? showMean(state.metric, interval) : "");
   document.querySelector("#captioners tbody").replaceChildren(
