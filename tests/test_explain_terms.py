@@ -90,7 +90,7 @@ def test_the_wrong_colour_is_the_least_supported_colour(scorer):
 
 def test_words_attend_to_the_regions_that_show_them(scorer):
     item = scorer.explain(two_coloured("green", "red"), "green and red")
-    green, red = (item.leaning(unit) for unit in item.ranked[::-1] if unit.text in ("green", "red"))
+    green, red = (item.word_map(unit) for unit in item.ranked[::-1] if unit.text in ("green", "red"))
     if item.ranked[-1].text == "red":
         green, red = red, green
     assert green[:, :3].sum() > 0.75  # smoothed over the border
@@ -109,7 +109,7 @@ def test_words_without_tokens_have_no_term_and_no_map(scorer):
     comma = item.units[1]
     assert (comma.text, comma.term, comma.gap, comma.kind) == (",", None, None, "mark")
     with pytest.raises(ConfigError, match="no token at ','"):
-        item.leaning(comma)
+        item.word_map(comma)
 
 
 def test_one_caption_has_one_explanation_and_a_list_has_several(scorer):
@@ -271,7 +271,7 @@ def test_masked_patches_keep_their_position(tmp_path):
     assert item.omission_map.shape == item.support_map.shape == item.patches.grid
     assert item.affinity.sum(axis=1) == pytest.approx(np.ones(len(item.support_terms)))
     whole = Scorer("toy").explain(two_coloured("green", "red"), "green on a red dog")
-    leaning = [shown.leaning(shown.words[0]).ravel() for shown in (item, whole)]
+    leaning = [shown.word_map(shown.words[0]).ravel() for shown in (item, whole)]
     visible = np.setdiff1d(np.arange(count), masked)
     # "green" attends to the same patches, independent of their index among the visible ones.
     assert np.corrcoef(leaning[0][visible], leaning[1][visible])[0, 1] > 0.99

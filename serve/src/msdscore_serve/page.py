@@ -225,7 +225,7 @@ def _regions(item: Explanation, maps: dict[Role, Map]) -> dict[str, Any]:
     `cells` has the bounds of the rows and columns of the grid, as shares of the image's height and width.
     """
     layout = item.patches
-    spreads = [item.leaning(unit).ravel() if item.has_region(unit) else None for unit in item.units]
+    spreads = [item.word_map(unit).ravel() if item.has_region(unit) else None for unit in item.units]
     least = DESCRIBES / len(layout.boxes)
     boxes = float64(layout.boxes).reshape(*layout.grid, 4)
     across, down = boxes[0][:, (0, 2)] / layout.size[0], boxes[:, 0][:, (1, 3)] / layout.size[1]

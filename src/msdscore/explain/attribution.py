@@ -131,7 +131,7 @@ class Attribution:
         """Coverage terms, rows by columns: high for patches that the caption describes least."""
         return self.coverage_terms.reshape(self.patches.grid)
 
-    def leaning(self, unit: Unit) -> Floats:
+    def word_map(self, unit: Unit) -> Floats:
         """Return the region that matches a word, rows by columns, adding up to 1; see `has_region`.
 
         It is the sharpened affinity of the word's tokens to patches, smoothed and weighted towards the centre.
@@ -228,7 +228,7 @@ def _unit(unit: Unit) -> dict[str, Any]:
 
 
 def _word(item: Attribution, unit: Unit) -> dict[str, Any]:
-    regions = strongest(item.leaning(unit).ravel(), item.patches, REGIONS) if item.has_region(unit) else []
+    regions = strongest(item.word_map(unit).ravel(), item.patches, REGIONS) if item.has_region(unit) else []
     facts = {"kind": unit.kind, "content": unit.content, "judged": unit.judged}
     facts |= {"finding": found} if (found := item.finding(unit)) else {}
     facts |= {"reason": unit.reason} if unit.reason else {}

@@ -93,7 +93,7 @@ def _map_of(item: Attribution, role: Role, values: Floats, limit: float, *, sign
 
 def word_map(item: Attribution, unit: Unit) -> Map:
     """Return the map of a word, scaled to its maximum."""
-    spread = item.leaning(unit)
+    spread = item.word_map(unit)
     highest, name = float(spread.max()), f"“{unit.text}”"
     return Map("leaning", f"regions of {name}", spread, highest, "0 %", f"{100 * highest:.2g} % of {name}")
 
