@@ -22,6 +22,7 @@ from msdscore_lab.stats.resample import AllPairs, compare_all_pairs
 RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests
 _SAMPLES, _DRAWN = (20_000, 200_000), 10**8  # resamples by default, and images that are drawn in all of them
 _LEVEL, _POWER = 0.05, 0.8
+_UNBOUNDED = 1e6  # ends of an interval that are not shown
 _MAX_IMAGES_NEEDED = 100_000  # larger estimates are not shown
 _EXTRAS = {"interval": "95 % interval", "rank": "rank", "p": "p vs. best", "n": "n"}
 _HEAD = 1 << 16  # bytes of a file that are searched for the key "captioners"
@@ -346,7 +347,8 @@ def with_interval(interval: Interval) -> str:
 
 
 def _ends(interval: Interval) -> str:
-    return "" if not math.isfinite(interval.low) else f"[{interval.low:.3f}, {interval.high:.3f}]"
+    """Return the ends of an interval; empty without one, or if two images leave it practically unbounded."""
+    return "" if not max(-interval.low, interval.high) < _UNBOUNDED else f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _rank(interval: Interval) -> str:
