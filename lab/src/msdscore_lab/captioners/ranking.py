@@ -1,6 +1,5 @@
 """Rankings of captioners on shared images: means, ranks and differences, with intervals and significance tests."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
