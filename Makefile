@@ -120,7 +120,6 @@ evidence: setup
 	  $(BIN)/msdscore study "$$@" --cache build/cache -o $$file || exit 1; }; \
 	for name in balance delta; do study $$name sweep $$name --root $(DATA) --samples 300 $(addprefix -b ,$(JUDGED)); done; \
 	study changed words --root $(DATA) --marks changed; \
-	study localisation localisation --root $(DATA) --limit 200; \
 	study suggestions suggestions --root $(DATA) --limit 300; \
 	study chair words --root $(DATA) --marks chair --synonyms $(DATA)/coco_object_synonyms.txt --limit 400; \
 	if test -f $(DATA)/train_coco.jsonl; then study boxes boxes --root $(DATA)/train_coco.jsonl \

@@ -65,7 +65,7 @@ def test_shell_completion_script_is_printed():
 
 def test_study_accepts_the_data_options_of_bench(tmp_path):
     make_sugarcrepe(tmp_path)
-    answer = invoke("study", "localisation", "--root", str(tmp_path), "-e", "toy")
+    answer = invoke("study", "words", "--marks", "changed", "--root", str(tmp_path), "-e", "toy")
     assert answer.exit_code == 0, answer.output
     assert "| replace_att |" in answer.output
 
@@ -119,7 +119,7 @@ def test_fields_without_a_value_are_left_out(monkeypatch):
 
 def test_a_study_prints_json_for_a_dash(tmp_path):
     make_sugarcrepe(tmp_path)
-    answer = invoke("study", "localisation", "--root", str(tmp_path), "-e", "toy", "-o", "-")
+    answer = invoke("study", "words", "--marks", "changed", "--root", str(tmp_path), "-e", "toy", "-o", "-")
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["tables"]
 

@@ -20,7 +20,6 @@ PARTS = (
     "delta",
     "words",
     "changed",
-    "localisation",
     "chair",
     "boxes",
     "suggestions",

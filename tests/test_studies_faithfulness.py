@@ -1,7 +1,6 @@
 """Studies of explanations, on images with known answers."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +12,9 @@ from msdscore import Scorer
 from msdscore.encoders.base import PatchLayout
 from msdscore.errors import InputError
 from msdscore.scoring.spec import ScorerSpec
-from msdscore_lab.benchmarks.base import Pair
 from msdscore_lab.benchmarks.registry import load
 from msdscore_lab.paper.sections import study_grids
-from msdscore_lab.studies import faithfulness, localisation
+from msdscore_lab.studies import faithfulness
 from msdscore_lab.studies.context import Study
 from msdscore_lab.studies.table import to_markdown
 
@@ -87,71 +85,6 @@ def test_empty_input_is_rejected(tmp_path):
         Study(root=tmp_path).sample([])
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "changed"),
-    [
-        ("a red car", "a blue car", {0}),
-        ("a cat on a mat", "a cat on a big rug", {1, 2}),
-        ("a dog on grass", "a dog under grass", set()),
-        ("A Dog", "a dog", set()),
-        ("two men talk", "two women talk loudly", {1, 3}),
-    ],
-)
-def test_changed_words(right, wrong, changed):
-    assert localisation.changed_words(right, wrong) == changed
-
-
-def test_questions_exclude_undefined_pairs():
-    def pair(right, wrong, subset="replace_obj"):
-        return Pair(right + wrong, two_coloured, right, wrong, subset=subset)
-
-    asked = localisation.wrong_captions(
-        [
-            pair("a red car", "a blue car"),
-            pair("a dog on grass", "a dog under grass"),
-            pair("a cat", "a dog"),
-            pair("a red car", "a blue car", "swap_obj"),
-        ]
-    )
-    assert [one.pair.positive for one in asked] == ["a red car"]
-
-
-def test_chance_is_that_of_a_random_order():
-    pair = Pair("x", two_coloured, "a red car on gravel", "a blue van on gravel", subset="replace_obj")
-    (question,) = localisation.wrong_captions([pair])
-    rng = np.random.default_rng(0)
-    hits = [bool(question.changed & set(rng.permutation(3)[:1].tolist())) for _ in range(4000)]
-    assert question.chance(1) == pytest.approx(2 / 3)
-    assert np.mean(hits) == pytest.approx(2 / 3, abs=0.03)
-    assert question.chance(3) == 1.0
-
-
-def test_terms_find_the_changed_colour_only_with_the_right_image(study):
-    (table,) = localisation.localisation(study)
-    assert {row["subset"] for row in table.rows} == {"replace_obj", "replace_att"}
-    for row in table.rows:
-        assert row["terms"].value > row["chance"].value
-        assert row["terms"].value > row["wrong_image"].value
-    assert "| replace_att | 6 | 1 |" in to_markdown([table])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"subset": "add_obj"}, "replace_obj, replace_att, got"),
-        ({"negative_caption": "", "caption": "red"}, "one content word, got none"),
-    ],
-)
-def test_unsupported_pairs_are_rejected(root, tmp_path, change, message):
-    shutil.copytree(root / "images", tmp_path / "images")
-    rows = [json.loads(line) | change for line in (root / "sugarcrepe.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["negative_caption"] = row["negative_caption"] or row["caption"]
-    (tmp_path / "sugarcrepe.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(InputError, match=message):
-        localisation.localisation(Study(root=tmp_path, spec=ScorerSpec(encoder="toy")))
-
-
 @pytest.mark.slow
 def test_faithfulness_commands_write_json_and_tables(root, tmp_path):
     common = ["--root", str(root), "--limit", "3", "--encoder", "toy"]
@@ -162,6 +95,3 @@ def test_faithfulness_commands_write_json_and_tables(root, tmp_path):
     assert json.loads((tmp_path / "f.json").read_text())["tables"][0]["pairs"] == 3
     (grid,) = study_grids("faithfulness", json.loads((tmp_path / "f.json").read_text()))
     assert ("correct (quoted)", "patches", "carried", "+0.1159", "+0.0531", "-0.0209") in grid.rows
-    answer = invoke("study", "localisation", *common)
-    assert answer.exit_code == 0, answer.output
-    assert "terms − occlusion" in answer.output

@@ -1,13 +1,11 @@
 """Accuracy of explanations at the level of words.
 
-Four studies: whether the changed word of a wrong caption is the least supported one, words in doubt by threshold of the
-p-value, suggestions for a word in doubt, and missing words.
+Four studies: p-values of changed words, words in doubt by threshold of the p-value, suggestions for a word in doubt,
+and missing words.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -20,9 +18,9 @@ from msdscore.explain.explanation import explain
 from msdscore.forms.base import Unit, rank_key
 from msdscore.intervals import Floats, Interval, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text.words import Word, segment, stem
+from msdscore.text.words import segment, stem
 from msdscore_lab.bank.calibrate import stems_of
-from msdscore_lab.benchmarks.base import Image, Pair, clusters, image_source, wrong_images
+from msdscore_lab.benchmarks.base import Pair, clusters, image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage
 from msdscore_lab.stats.ranks import auc, prepare
 from msdscore_lab.stats.resample import bootstrap, bootstrap_share
@@ -31,123 +29,9 @@ from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
 
 BENCHMARK = "sugarcrepe"
 SUBSETS = ("replace_obj", "replace_att")
-DEPTHS = (1, 3)
-RANKINGS = ("terms", "occlusion", "wrong_image")
-Ranks = Sequence[Sequence[int]]  # indices of content words, least supported first, by each of `RANKINGS`
 THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 UNJUDGED = 1.0  # p-value of a caption without a judged word, which is never in doubt
 _UNREADABLE = [float("nan")] * 4
-
-
-@dataclass(frozen=True, slots=True)
-class WrongCaption:
-    """A wrong caption: its content words, and the indices of those that were changed."""
-
-    pair: Pair
-    words: tuple[Word, ...]
-    changed: frozenset[int]
-
-    def chance(self, depth: int) -> float:
-        """Return the probability that a random order has a changed word among the first `depth`."""
-        words, depth = len(self.words), min(depth, len(self.words))
-        return 1 - comb(words - len(self.changed), depth) / comb(words, depth)
-
-
-def localisation(study: Study) -> list[Table]:
-    """Rank the content words of every wrong caption by terms, by occlusion, and by terms with a wrong image."""
-    pairs = study.pairs(BENCHMARK, SUBSETS)
-    captions = wrong_captions(pairs)
-    if not captions:
-        raise InputError(f"expected wrong captions that change one content word, got none among {len(pairs)}")
-    pipeline = study.pipeline()
-    with_wrong_images = list(
-        zip(captions, wrong_images([caption.pair for caption in captions], study.seed), strict=True)
-    )
-    ranks = study.rows(
-        "localisation", with_wrong_images, lambda batch: [rank_words(pipeline, *item) for item in batch], pipeline
-    )
-    rows = list[Row]()
-    for subset in SUBSETS:
-        subset_answers = [answer for answer in zip(captions, ranks, strict=True) if answer[0].pair.subset == subset]
-        rows += [_row(subset, depth, subset_answers) for depth in DEPTHS if subset_answers]
-    rankings = [per_cent("terms"), per_cent("occlusion"), per_cent("wrong_image", "wrong image"), per_cent("chance")]
-    gaps = [per_cent("over_occlusion", "terms − occlusion"), per_cent("over_chance", "terms − chance")]
-    plot = Plot(x="subset", y=[column.name for column in rankings], panel=["depth"], y_label="per cent",
-                title="changed word among the first")  # fmt: skip
-    left_out = len(pairs) - len(captions)
-    return [Table(
-        name="rows",
-        title="Changed word of a wrong SugarCrepe caption among the first of its content words, per cent of captions",
-        columns=[Column("subset"), Column("items", "captions"), Column("depth", "top"), *rankings, *gaps],
-        rows=rows,
-        notes=["95 % cluster-bootstrap intervals over images",
-               f"{left_out} pairs left out: they do not change a single content word",
-               "occlusion removes one word at a time and measures the cosine"],
-        signature=pipeline.signature,
-        facts={"left_out": left_out},
-        plots=[plot],
-    )]  # fmt: skip
-
-
-def wrong_captions(pairs: Sequence[Pair]) -> list[WrongCaption]:
-    """Return the wrong captions in which at least one content word is changed and at least one is not."""
-    captions = []
-    for pair in pairs:
-        if pair.subset in SUBSETS:
-            words = tuple(word for word in segment(pair.negative) if word.content)
-            captions.append(WrongCaption(pair, words, changed_words(pair.positive, pair.negative)))
-    return [caption for caption in captions if 0 < len(caption.changed) < len(caption.words)]
-
-
-def changed_words(right: str, wrong: str) -> frozenset[int]:
-    """Return the indices of the content words of `wrong` that differ from `right`.
-
-    >>> sorted(changed_words("a red car on a road", "a blue car on a road"))
-    [0]
-    """
-    words = [piece for piece in segment(wrong) if piece.content]
-    right_texts = [piece.text.casefold() for piece in segment(right) if piece.kind == "word"]
-    pieces = [piece for piece in segment(wrong) if piece.kind == "word"]
-    wrong_texts = [piece.text.casefold() for piece in pieces]
-    opcodes = SequenceMatcher(None, right_texts, wrong_texts, autojunk=False).get_opcodes()
-    changed_starts = {
-        pieces[position].start for tag, _, _, low, high in opcodes if tag != "equal" for position in range(low, high)
-    }
-    return frozenset(index for index, word in enumerate(words) if word.start in changed_starts)
-
-
-def rank_words(pipeline: Pipeline, item: WrongCaption, wrong_image: Image) -> Ranks:
-    """Return the indices of the content words, least supported first, by three criteria.
-
-    These are the doubt in the explanation, the increase of the similarity without the word, and the doubt with another
-    image. Words that the encoder does not read come last.
-    """
-    caption = item.pair.negative
-    shorter = [" ".join((caption[: word.start] + caption[word.end :]).split()) for word in item.words]
-    decoded = pipeline.decode([image_source(item.pair.image), image_source(wrong_image)])
-    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts([caption, *shorter]).require()
-    measured = pipeline.measure(images, texts, [0, 1] + [0] * len(shorter), [0, *range(len(shorter) + 1)])
-    columns = [measured.similarity[2:].tolist()]
-    for pair in (0, 1):
-        doubts = {unit.start: rank_key(unit) for unit in pipeline.form.units(measured, pair)}
-        values = [doubts.get(word.start) for word in item.words]
-        columns.append([-np.inf if value is None else value for value in values])
-    occlusion, doubt_order, wrong_image_order = (
-        np.argsort(-np.asarray(column), kind="stable").tolist() for column in columns
-    )
-    return [doubt_order, occlusion, wrong_image_order]
-
-
-def _row(subset: str, depth: int, answers: Sequence[tuple[WrongCaption, Ranks]]) -> Row:
-    hits = {
-        name: np.array([float(bool(caption.changed & set(ranks[column][:depth]))) for caption, ranks in answers])
-        for column, name in enumerate(RANKINGS)
-    }
-    columns = hits | {"chance": np.array([caption.chance(depth) for caption, _ in answers])}
-    columns |= {f"over_{name}": hits["terms"] - columns[name] for name in ("occlusion", "chance")}
-    names = clusters([caption.pair for caption, _ in answers])
-    shares = {name: bootstrap_mean(values, clusters=names) for name, values in columns.items()}
-    return {"subset": subset, "items": len(answers), "depth": depth, **shares}
 
 
 def replacements(study: Study) -> tuple[list[Pair], dict[str, tuple[str, str]]]:
@@ -286,14 +170,16 @@ def replaced_word(right: str, wrong: str) -> tuple[str, str] | None:
     >>> replaced_word("a red car on a road", "a blue car on a road")
     ('red', 'blue')
     """
-    changed = []
-    for before, after in ((wrong, right), (right, wrong)):
-        words = [word for word in segment(after) if word.content]
-        indices = changed_words(before, after)
-        if len(indices) != 1:
-            return None
-        changed.append(words[next(iter(indices))].text)
-    return changed[0], changed[1]
+    words = [_changed_words(wrong, right), _changed_words(right, wrong)]
+    return (words[0][0], words[1][0]) if list(map(len, words)) == [1, 1] else None
+
+
+def _changed_words(before: str, after: str) -> list[str]:
+    """Return the content words of `after` that differ from `before`."""
+    old, new = ([piece for piece in segment(text) if piece.kind == "word"] for text in (before, after))
+    texts = ([piece.text.casefold() for piece in pieces] for pieces in (old, new))
+    changes = SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
+    return [word.text for tag, _, _, low, high in changes if tag != "equal" for word in new[low:high] if word.content]
 
 
 def _suggested(pipeline: Pipeline, pair: Pair, original: str, replacement: str) -> list[float]:

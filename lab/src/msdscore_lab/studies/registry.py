@@ -24,7 +24,6 @@ STUDIES = {
     "ood": ("ablations.transfer:ood", "Own against other captions in domains not trained on."),
     "faithfulness": ("faithfulness:faithfulness", "Do maps show the regions that change the score?"),
     "boxes": ("boxes:boxes", "Do maps of words and captions match annotated boxes?"),
-    "localisation": ("localisation:localisation", "Is the changed word the least supported one?"),
     "words": ("words:words", "Do terms of words find hallucinated words?"),
     "doubt": ("localisation:doubt", "Captions (true) and negative captions (false) with a word in doubt."),
     "references": ("references:curve", "Agreement with people by the number of references."),
