@@ -251,6 +251,8 @@ def test_published_values_belong_to_a_step_and_have_a_source(tmp_path):
     assert all(one.source and one.reason and round(one.value, one.digits) == one.value for one in compare.PUBLISHED)
     assert {*ALSO, *CHECKS, *DOMAINS} <= {row.name for row in list_encoders()}
     assert {one.value for one in compare.PUBLISHED if one.open == compare.TWO_NUMBERS} == {63.44, 66.36}
+    contradicted = {one.step for one in compare.PUBLISHED if one.open}
+    assert contradicted >= {"mixture", "margin", "direction", "rsicd-remoteclip-l14", "caparena-llava-1.5-7b"}
 
 
 def judged(tmp_path, data, *, value, counted=7511, **changes):
