@@ -277,7 +277,7 @@ def test_the_run_folder_is_complete(rows, tmp_path):
     assert not list(run.rglob("*.pt")) + list(run.rglob("*.pkl")) + list(run.rglob("*.bin"))
     assert "exp_avg_sq" in " ".join(load_file(checkpoints(run)[-1] / "optimizer.safetensors"))
     assert [row["step"] for row in steps_of(run, "evaluation")] == [3, 6]
-    assert "## To be written by a person" in (run / "README.md").read_text()
+    assert json.loads((run / "report.json").read_text())["step"] == 6
     assert [event.done for event in events if event.kind == "step"] == [1, 2, 3, 4, 5, 6]
     with pytest.raises(RunError, match="contains a run"):
         train(small, rows, run, options=CPU)
@@ -324,7 +324,6 @@ def test_export_scores_like_the_run_and_verifies_its_backbones(models, rows, tmp
     assert {path.name for path in folder.iterdir()} == {
         "config.json",
         "model.safetensors",
-        "README.md",
         "SHA256SUMS",
         "CRC32SUMS",
     }

@@ -16,7 +16,7 @@ from msdscore.errors import ConfigError, RunError
 from msdscore.io.files import write_bytes
 from msdscore.io.targets import refuse_existing
 from msdscore.version import __version__
-from msdscore_lab.align.run.folder import CARD, FinishedRun, read_run
+from msdscore_lab.align.run.folder import FinishedRun, read_run
 from msdscore_torch.aligned.encoder import FORMAT, MODEL_TYPE
 from msdscore_torch.aligned.towers import plain
 from msdscore_torch.tensors import packed
@@ -39,11 +39,9 @@ def export(
         RunError: If the run has no checkpoint, or the folder has other files, or an encoder without `overwrite`.
         ConfigError: If the weights overflow the dtype.
     """
-    source, target = Path(run), Path(folder)
-    finished = read_run(source)
+    target, finished = Path(folder), read_run(Path(run))
     weights = {"model.safetensors": finished.heads.state_dict()} | ({TRUNK: finished.trunk} if finished.trunk else {})
-    card = (source / CARD).read_bytes() if (source / CARD).is_file() else None
-    write_encoder(target, _config(finished), weights, card, dtype=dtype, overwrite=overwrite)
+    write_encoder(target, _config(finished), weights, dtype=dtype, overwrite=overwrite)
     return target
 
 
@@ -51,7 +49,6 @@ def write_encoder(
     folder: Path,
     config: Mapping[str, Any],
     weights: Mapping[str, Mapping[str, Tensor]],
-    card: bytes | None = None,
     *,
     dtype: str,
     overwrite: bool,
@@ -64,7 +61,7 @@ def write_encoder(
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    files = {"config.json": (json.dumps(config, indent=2) + "\n").encode()} | ({} if card is None else {CARD: card})
+    files = {"config.json": (json.dumps(config, indent=2) + "\n").encode()}
     for name, tensors in weights.items():
         if dtype == "int8":
             stored = packed(tensors)
@@ -73,7 +70,7 @@ def write_encoder(
         if not all(bool(torch.isfinite(value).all()) for value in stored.values()):
             raise ConfigError(f"the trained weights overflow {dtype}; export them with dtype='float32'")
         files[name] = save(stored)
-    own_files = {"config.json", "model.safetensors", TRUNK, BANK, CARD, SUMS, CHECKS}
+    own_files = {"config.json", "model.safetensors", TRUNK, BANK, SUMS, CHECKS}
     others = (path for path in folder.iterdir() if path.name not in own_files) if folder.is_dir() else iter(())
     if not all(path.match(BRANCHES) for path in others):
         raise RunError(f"{folder}: contains other files; choose an empty or new folder")

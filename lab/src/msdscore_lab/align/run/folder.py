@@ -1,4 +1,4 @@
-"""The folder of a run: recipe, environment, towers, curves, checkpoints, report, and a draft of a model card.
+"""The folder of a run: recipe, environment, towers, curves, checkpoints and report.
 
 A checkpoint has weights, averages and the optimiser in safetensors, the rest in JSON, never a pickle. The checkpoints
 of `accelerate` are not used, because they pickle the optimiser and the states of random number generators. A run has no
@@ -31,7 +31,7 @@ from msdscore_torch.aligned.heads import AlignedHeads, SideDims
 from msdscore_torch.aligned.towers import read_spec
 
 CONFIG, ENVIRONMENT, TOWERS = "config.toml", "environment.json", "towers.json"
-CURVES, REPORT, CARD, LOCK = "curves.jsonl", "report.json", "README.md", ".lock"
+CURVES, REPORT, LOCK = "curves.jsonl", "report.json", ".lock"
 CHECKPOINTS, BEST = "checkpoints", "best"
 _STATE, _WEIGHTS = "state.json", "weights.safetensors"
 _AVERAGE, _OPTIMISER = "average.safetensors", "optimizer.safetensors"
@@ -250,39 +250,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def write_report(run: Path, recipe: Recipe, values: Mapping[str, Any]) -> None:
-    """Write the report of a run as JSON, and a draft of a model card; parts to be filled in by hand are marked."""
-    write_text(run / REPORT, json.dumps(values, indent=2) + "\n")
-    terms = ", ".join(f"{name} {weight:g}" for name, weight in recipe.loss.weights.items() if weight)
-    heads, best = recipe.heads, values["best"]
-    lines = [
-        f"# {recipe.name}",
-        "",
-        recipe.description or "TODO: one sentence on what this encoder is for.",
-        "",
-        f"- Image backbone (frozen): `{recipe.image.source}` ({recipe.image.kind})",
-        f"- Text backbone (frozen): `{recipe.text.source}` ({recipe.text.kind})",
-        f"- Heads: image {heads.image.kind}, text {heads.text.kind}, {heads.dim} dimensions, pool {heads.pool}, "
-        f"{values['parameters']:,} trained parameters",
-        f"- Loss: {terms}",
-        f"- Language model, in training only: `{recipe.lm.source}`"
-        if recipe.loss.reconstruction
-        else "- Language model: none",
-        f"- Pairs: {values['pairs']:,} images, {values['bad_images']:,} of them unreadable",
-        f"- Steps: {values['step']:,} of {values['steps']:,}, batch {recipe.train.batch}",
-        f"- Seed: {recipe.seed}",
-        f"- Retrieval on validation data, mean R@1: {best:.1f} %" if best is not None else "- Retrieval: not measured",
-        "",
-        "## To be written by a person",
-        "",
-        "- Training data: name, licence, overlap with any benchmark.",
-        "- Figures on benchmarks, with intervals and the wrong-image control.",
-        "- Limits, licences of the backbones, intended use.",
-        "",
-    ]
-    write_text(run / CARD, "\n".join(lines))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -24,6 +24,7 @@ from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import deterministic_kernels, draw, seeded
 from msdscore_lab.align.run.folder import (
     LOCK,
+    REPORT,
     TOWERS,
     KnownTowers,
     Progress,
@@ -35,7 +36,6 @@ from msdscore_lab.align.run.folder import (
     save_best,
     save_checkpoint,
     tensors_of,
-    write_report,
     write_text,
 )
 from msdscore_lab.align.run.parts import (
@@ -245,5 +245,5 @@ class Session:
             seconds=seconds,
         )
         if self.world.is_first:
-            write_report(self.out, self.recipe, asdict(report))
+            write_text(self.out / REPORT, json.dumps(asdict(report), indent=2) + "\n")
         return report
