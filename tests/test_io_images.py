@@ -1,7 +1,6 @@
 import os
 import struct
 import threading
-import warnings
 import zlib
 from contextlib import suppress
 from io import BytesIO, StringIO
@@ -392,31 +391,6 @@ def test_threads_do_not_change_process_state():
         thread.join()
     assert escaped == []
     assert before == (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
-
-
-def test_warnings_of_pillow_are_hidden_only_in_the_thread_that_reads(monkeypatch):
-    reads, may_end, opened = threading.Event(), threading.Event(), Image.open
-
-    def warn():
-        warnings.warn_explicit("broken header", UserWarning, "Image.py", 1, module="PIL.Image")
-
-    def slowly(*arguments, **options):
-        warn()
-        reads.set()
-        assert may_end.wait(20)
-        return opened(*arguments, **options)
-
-    monkeypatch.setattr(Image, "open", slowly)
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        thread = threading.Thread(target=open_image, args=(encoded(corners(), "PNG"),))
-        thread.start()
-        assert reads.wait(20)
-        assert shown == []
-        warn()
-        assert len(shown) == 1
-        may_end.set()
-        thread.join()
 
 
 def test_error_contains_the_path_as_passed():

@@ -3,7 +3,6 @@
 import os
 import re
 import stat
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -60,16 +59,7 @@ _DEEP = ("I", "F")  # and everything that starts with "I;"
 _CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 _HALF_LEVEL = 0.5 / 255.0  # an overshoot of resampling up to this rounds to the nearest level
 _DIM = 16.0  # floats above 1 whose maximum stays below it would be black on the scale of 255
-_quiet = threading.local()  # `active` in a thread that reads a header
-
-
-class _OfThisThread(type):
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return getattr(_quiet, "active", False)
-
-
-class _PillowWarning(Warning, metaclass=_OfThisThread):
-    """Every warning, in a thread that reads a header: warning filters belong to the whole process, not to a thread."""
+_NOISY = r"PIL\.(Image|TiffImagePlugin)$"  # modules that warn of headers, which are errors or warnings of rows here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,22 +302,22 @@ def _check_bytes(size: int, limits: ImageLimits) -> None:
 def _open(data: bytes, limits: ImageLimits) -> Image.Image:
     """Open an image and read its header, without decoding pixels."""
     _check_bytes(len(data), limits)
-    with _no_warnings():
-        Image.preinit()  # only JPEG, PNG and a few more: importing all formats takes as long as a score
-        with suppress(UnidentifiedImageError):
-            return Image.open(BytesIO(data), formats=_known_formats())
-        Image.init()
-        try:
-            return Image.open(BytesIO(data), formats=_known_formats())
-        except UnidentifiedImageError as error:
-            if data[:4] in _TIFF:
-                raise ImageError(
-                    "a truncated TIFF, or one with an unsupported pixel type (colours with 16 or more bits, or as "
-                    "floats); save it with 8 bits per colour"
-                ) from error
+    _hide_warnings()
+    Image.preinit()  # only JPEG, PNG and a few more: importing all formats takes as long as a score
+    with suppress(UnidentifiedImageError):
+        return Image.open(BytesIO(data), formats=_known_formats())
+    Image.init()
+    try:
+        return Image.open(BytesIO(data), formats=_known_formats())
+    except UnidentifiedImageError as error:
+        if data[:4] in _TIFF:
             raise ImageError(
-                f"not an image of a supported format ({', '.join(_known_formats())}), or truncated within its header"
+                "a truncated TIFF, or one with an unsupported pixel type (colours with 16 or more bits, or as "
+                "floats); save it with 8 bits per colour"
             ) from error
+        raise ImageError(
+            f"not an image of a supported format ({', '.join(_known_formats())}), or truncated within its header"
+        ) from error
 
 
 def _known_formats() -> list[str]:
@@ -364,24 +354,19 @@ def _finish(image: Image.Image, *, reuse: bool = False) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    with _no_warnings():
-        try:
-            value = image.getexif().get(_ORIENTATION, 1)
-        except Exception:  # noqa: BLE001, an image with broken EXIF is still an image, and upright as far as known
-            return 1
+    _hide_warnings()
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # noqa: BLE001, an image with broken EXIF is still an image, and upright as far as known
+        return 1
     return value if isinstance(value, int) else 1
 
 
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Hide the warnings of Pillow in this thread."""
-    if not any(category is _PillowWarning for _, _, category, _, _ in warnings.filters):  # the caller may reset them
-        warnings.filterwarnings("ignore", category=_PillowWarning, module=r"PIL\.")
-    _quiet.active = True
-    try:
-        yield
-    finally:
-        _quiet.active = False
+def _hide_warnings() -> None:
+    """Hide Pillow's warnings of headers in this process: filters of a thread do not exist."""
+    # The caller may have reset them; adding a filter again makes every warning of the process appear again.
+    if not any(getattr(module, "pattern", module) == _NOISY for _, _, _, module, _ in warnings.filters):
+        warnings.filterwarnings("ignore", module=_NOISY)
 
 
 def source_name(source: ImageSource) -> str:

@@ -157,10 +157,15 @@ def _card(
         "row": number,
         "words": words,
         "images": [data_uri(image) for image in images],
-        "lines": remarks(explained) if isinstance(explained, Explanation) else [],
+        "lines": _lines(explained) if isinstance(explained, Explanation) else [],
         "note": note,
         "explained": isinstance(explained, Explanation),
     }
+
+
+def _lines(explained: Explanation) -> list[str]:
+    """Return the headline, which has the verdict and the words in doubt, and the remarks."""
+    return [line for line in (explained.score.headline, *remarks(explained)) if line]
 
 
 def _forgotten(item: Explanation) -> Image:
