@@ -204,7 +204,7 @@ export function Broken({ caption }) {
   };
   return html`<div class="broken">
     <p>
-      ${changes.length} ${changes.length === 1 ? "change that makes" : "changes that make"} it false:
+      ${changes.length} ${changes.length === 1 ? "change that makes" : "changes that make"} it false:${" "}
       <b>${changes.length - missed.length} caught</b>${
         missed.length > 0 && html`, <b>${missed.length} missed</b> (${missed.join(", ")})`
       }.
