@@ -94,8 +94,8 @@ class Run:
         """
         keys: dict[int, str] = {}
         for number, path in _parts(self._folder).items():
-            with suppress(pa.ArrowException, OSError), path.open("rb") as file:  # an incomplete one
-                content = pq.read_metadata(file)  # PyArrow opens no name that is not UTF-8
+            with suppress(pa.ArrowException, OSError):  # an incomplete one
+                content = _metadata(path)
                 key, _, rows = (content.metadata or {}).get(_KEY.encode(), b"").decode().partition(" ")
                 if not rows or int(rows) == content.num_rows:
                     keys[number] = key
@@ -140,7 +140,7 @@ class Run:
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Iterate over the finished parts in order, cast to one schema."""
         paths = [self._part(number) for number in self.keys()]
-        schema = unified(list(map(_schema, paths)))
+        schema = unified([_metadata(path).schema.to_arrow_schema() for path in paths])
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         for path in paths:
             try:
@@ -158,7 +158,7 @@ class Run:
         if not numbers or numbers != list(range(len(numbers))):
             missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
             raise RunError(f"{self.output}: part {missing} is missing; run again to compute it")
-        count = 0 if rows is None else sum(pq.read_metadata(self._part(number)).num_rows for number in numbers)
+        count = 0 if rows is None else sum(_metadata(self._part(number)).num_rows for number in numbers)
         if rows is not None and count != rows:
             raise RunError(f"{self.output}: the parts have {count} rows, expected {rows}; {REMEDY}")
 
@@ -326,9 +326,9 @@ def _counted(tables: Iterable[pa.Table | JsonRows], counts: dict[str, Any]) -> I
         yield table
 
 
-def _schema(path: Path) -> pa.Schema:
+def _metadata(path: Path) -> pq.FileMetaData:
     with path.open("rb") as file:  # PyArrow opens no name that is not UTF-8
-        return pq.read_schema(file)
+        return pq.read_metadata(file)
 
 
 def _parts(folder: Path) -> dict[int, Path]:
