@@ -119,6 +119,9 @@ class TarImage:
     name: str = ""  # within the tar
     state: FileState | None = None  # of the tar's file when it was listed
 
+    def __hash__(self) -> int:  # of the fields that differ within a tar
+        return hash(self.offset)
+
     def __reduce__(self) -> tuple[Any, ...]:  # half the time of what a dataclass with slots does
         return TarImage, (self.path, self.offset, self.size, self.name, self.state)
 

@@ -117,14 +117,9 @@ def _hash(file: BinaryIO, size: int) -> str:
 def write_shard(table: pa.Table, name: str, facts: ShardFacts) -> None:
     """Write a score shard atomically; equal tables and facts result in equal bytes."""
     schema = pa.schema([(entry.name, entry.type) for entry in table.schema], metadata=facts.metadata())
-    try:
-        with writing(name) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            writer.write_table(table.cast(schema), row_group_size=ROW_GROUP)
-            file.flush()
-            with open(file.name, "rb") as written:  # noqa: PTH123, its own name, under which it was opened
-                checksum = _hash(written, file.tell())
-            writer.add_key_value_metadata({CHECKSUM_KEY: checksum})
-    except OSError as error:
-        raise RunError(
-            f"{shortened(name)}: cannot be written ({error.strerror or error}); choose another -o"
-        ) from error
+    with writing(name) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        writer.write_table(table.cast(schema), row_group_size=ROW_GROUP)
+        file.flush()
+        with open(file.name, "rb") as written:  # noqa: PTH123, its own name, under which it was opened
+            checksum = _hash(written, file.tell())
+        writer.add_key_value_metadata({CHECKSUM_KEY: checksum})

@@ -215,12 +215,16 @@ def writing(name: str, *, keep: bool = False, same: bool = False) -> Iterator[An
     With `keep` an existing file stays, with `same` also, and one with other content is a `RunError`.
     """
     if not is_address(name):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        with replacing(Path(name), keep=keep or same) as file:
-            yield file
-            if same:
-                file.flush()
-                _check_same(Path(file.name), name)
+        try:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            with replacing(Path(name), keep=keep or same) as file:
+                yield file
+                if same:
+                    file.flush()
+                    _check_same(Path(file.name), name)
+        except OSError as error:
+            what = f"cannot be written ({error.strerror or one_line(error)}); choose another -o"
+            raise RunError(f"{shortened(name)}: {what}") from error
         return
     with TemporaryDirectory(prefix="msdscore-") as folder:
         path = Path(folder) / "content"

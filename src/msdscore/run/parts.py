@@ -25,7 +25,6 @@ from msdscore.scoring.results import Scores
 from msdscore.scoring.rows import (
     MIXED,
     RowBatch,
-    by_image,
     identity,
     row_batches,
     score_batches,
@@ -74,14 +73,14 @@ class Plan:
             while window := self._window(size):
                 size = min(2 * size, self._window_rows)
                 states = files.states(window)
-                ordered = [window[at] for at in by_image(window)]
-                start = 0
-                for end, row in enumerate(ordered, start=1):
-                    # Rows of one image are not separated.
-                    is_last = end == len(ordered) or identity(row) != identity(ordered[end])
-                    if is_last and (end - start >= self._part_rows or end == len(ordered)):
-                        yield Part(number, ordered[start:end], _fingerprint(ordered[start:end], states))
-                        number, start = number + 1, end
+                images, part = dict[object, list[Row]](), list[Row]()
+                for row in window:
+                    images.setdefault(identity(row), []).append(row)
+                for count, rows in enumerate(images.values(), start=1):
+                    part += rows
+                    if len(part) >= self._part_rows or count == len(images):
+                        yield Part(number, part, _fingerprint(part, states))
+                        number, part = number + 1, []
             self.images = files.fingerprint
         if number == 0:
             yield Part(0, (), "")

@@ -166,8 +166,9 @@ def scores_of_rows(
         if errors == "raise" and isinstance(result, RowError):
             raise result
         scored.append(result)
-    keys = dict[object, int]()
-    images = [keys.get(identity(row)) or keys.setdefault(identity(row), image_key(row.image)) for row in rows]
+    names = list(map(identity, rows))
+    keys = {name: image_key(row.image) for name, row in dict(zip(names, rows, strict=True)).items()}
+    images = [keys[name] for name in names]
     sets = [
         text_key(row.set) if row.set is not None else image if image else text_key(f"row {row.index}")
         for row, image in zip(rows, images, strict=True)
