@@ -454,3 +454,20 @@ def test_a_damaged_jpeg_is_scored_with_a_warning(tmp_path):
     (tmp_path / "a.jpg").write_bytes(content)
     for source in (tmp_path / "a.jpg", bytes(content)):
         assert any("damaged JPEG" in text for text in Scorer("toy").score(source, "a red square").warnings)
+
+
+def test_an_open_file_may_be_scored_twice(tmp_path):
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "red.png")
+    with (tmp_path / "red.png").open("rb") as file:
+        first, second = open_image(file), open_image(file)
+    assert first.tobytes() == second.tobytes()
+
+
+def test_odd_metadata_is_no_error_if_warnings_are(tmp_path):
+    exif = Image.Exif()
+    exif[0x9286], exif[0x0112] = b"\xff" * 5, 99
+    Image.new("RGB", (48, 32), "red").save(tmp_path / "odd.jpg", exif=exif.tobytes()[:-9])
+    open_image(tmp_path / "odd.jpg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # after the first image
+        assert open_image(tmp_path / "odd.jpg").size == (48, 32)

@@ -265,6 +265,8 @@ def _content(source: File | bytearray | IO[bytes] | Mapping[str, Any], limits: I
     if isinstance(source, str | os.PathLike) and source != "":
         refuse_address(str(source))
         return _read(Path(source), limits)
+    with suppress(OSError, ValueError, AttributeError):  # from the start, as Pillow reads; a pipe has none
+        source.seek(0)  # type: ignore[union-attr]
     data = source.read(limits.max_bytes + 1) if hasattr(source, "read") else None
     if not isinstance(data, bytes):
         got = "empty text" if source == "" else "a file opened as text" if data is not None else type(source).__name__
@@ -364,8 +366,9 @@ def _orientation(image: Image.Image) -> int:
 
 def _hide_warnings() -> None:
     """Hide Pillow's warnings of headers in this process: filters of a thread do not exist."""
-    # The caller may have reset them; adding a filter again makes every warning of the process appear again.
-    if not any(getattr(module, "pattern", module) == _NOISY for _, _, _, module, _ in warnings.filters):
+    # The caller may have added others or reset them; adding a filter makes every warning of the process appear again.
+    first = warnings.filters[0][3] if warnings.filters else None
+    if getattr(first, "pattern", first) != _NOISY:
         warnings.filterwarnings("ignore", module=_NOISY)
 
 
