@@ -151,13 +151,13 @@ def write_distinct(source, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tar", "parquet", "jsonl"])
-def test_killed_shard_resumes_with_identical_bytes(tmp_path, monkeypatch, kind):
+def test_killed_shard_resumes_with_identical_bytes(tmp_path, kind):
     rows, spec = 160, Slow(encoder="toy", batch_size=2)
     output, clean = tmp_path / "out" / "0.parquet", tmp_path / "clean.parquet"
     source = write_distinct(tmp_path / f"00000.{kind}", rows)
     folder = interrupted(source, output, parts=3)
     score_shard(TOY_OF_TWO, source, clean)
-    monkeypatch.setattr(Slow, "images", 0)
+    Slow.images = 0
     assert score_shard(spec, source, output).rows == rows
     assert 0 < Slow.images <= rows - 3 * 16
     assert output.read_bytes() == clean.read_bytes()
@@ -187,7 +187,7 @@ def test_references_of_shards_are_in_their_scores(tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_of_another_shard_scorer_or_call_are_not_reused(tmp_path, monkeypatch):
+def test_parts_of_another_shard_scorer_or_call_are_not_reused(tmp_path):
     source, output = write_distinct(tmp_path / "00000.tar", 160), tmp_path / "0.parquet"
     spec, changed = Slow(encoder="toy", batch_size=2), Slow(encoder="toy", batch_size=2, changes={"kappa": 30.0})
     folder = interrupted(source, output, parts=2)
@@ -198,7 +198,7 @@ def test_parts_of_another_shard_scorer_or_call_are_not_reused(tmp_path, monkeypa
         folder.mkdir(exist_ok=True)
         for name, content in stored.items():
             (folder / name).write_bytes(content)
-        monkeypatch.setattr(Slow, "images", 0)
+        Slow.images = 0
         score_shard(scorer, source, output, ShardOptions(**options))
         assert not folder.exists()
         return Slow.images

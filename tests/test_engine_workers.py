@@ -488,3 +488,11 @@ def test_an_error_of_all_shards_is_one_line(tmp_path):
     assert answer.returncode == 3
     (line,) = (line for line in answer.stderr.splitlines() if "no caption column" in line)
     assert "0.parquet and 3 more" in line
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    source = write_tar(tmp_path / "00000.tar")
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "_run").write_text("a file")
+    with pytest.raises(RunError, match=r"_run/manifest\.json: cannot be written"):
+        list(score_jobs(TOY, plan_jobs([str(source)], str(tmp_path / "scores")), ShardOptions()))
