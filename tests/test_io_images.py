@@ -1,6 +1,7 @@
 import os
 import struct
 import threading
+import warnings
 import zlib
 from contextlib import suppress
 from io import BytesIO, StringIO
