@@ -327,23 +327,6 @@ def test_max_sim_equals_a_loop(scorer, batch):
     assert score("max-sim", batch)[0, 0] == pytest.approx(expected, abs=1e-6)
 
 
-def test_sinkhorn_with_one_token_is_the_mean_cost(scorer):
-    pytest.importorskip("ot")
-    batch = with_vectors(make_batch([RED, BLUE], [(0, ("red", "red square")), (1, ("red", "blue"))]), scorer)
-    image, text = prepare_and_encode(scorer.encoder, [RED]), scorer.encoder.encode_texts(["red"])
-    expected = (1 - image.points[0] @ text.points[0, 0]).mean()
-    found = score("sinkhorn", batch)
-    assert found[0, 0] == pytest.approx(float(expected), abs=1e-5)  # one token gets all mass for any plan
-    assert found[1, 1] < found[1, 0]  # moving blue patches to blue is cheaper
-    assert not load_metric("sinkhorn").higher_is_better
-    with pytest.raises(ConfigError, match="reg.*got 'much'"):
-        load_metric("sinkhorn,reg=much")
-    with pytest.raises(ConfigError, match="margin.*got 'much'"):
-        load_metric("rank-agg,margin=much")
-    with pytest.raises(ConfigError, match="reg must be positive, got 0"):
-        load_metric("sinkhorn,reg=0")
-
-
 def test_unreadable_image_does_not_affect_others(scorer):
     cases = [(0, PAIR), (1, PAIR)]
     holed = with_vectors(make_batch([None, BLUE], cases), scorer)

@@ -1,4 +1,4 @@
-"""Metrics computed from encoder vectors: MSD and its parts, CLIPScore and variants, max-similarity, transport.
+"""Metrics computed from encoder vectors: MSD and its parts, CLIPScore and variants, max-similarity.
 
 Every metric is a function of a batch and of its options. Its loader checks the options and fills them in.
 """
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from msdscore.core.arrays import float64, to_numpy
 from msdscore.core.divergence import soften
 from msdscore.encoders.base import Embeddings, TokenLayout
-from msdscore.errors import ConfigError, require, unknown_name
+from msdscore.errors import ConfigError, unknown_name
 from msdscore.forms.references import WEIGHTS
 from msdscore.intervals import Floats
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded, Vectors
@@ -245,13 +245,6 @@ load_refclipscore = partial(_load_prefixed, _refclipscore)
 
 
 Cosines = npt.NDArray[np.float32]
-SINKHORN_REG = 0.05  # for cosine distances between 0 and 2
-_STEPS, _PRECISION = 1000, 1e-6
-
-
-def _max_sim(cosines: Cosines) -> float:
-    r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{T}\sum_j\max_i x_i y_j`."""
-    return float(cosines.max(axis=0).mean(dtype=np.float64))
 
 
 def _calibrated_max_sim(batch: Cases) -> Floats:
@@ -265,24 +258,7 @@ def _calibrated_max_sim(batch: Cases) -> Floats:
     for row, points in enumerate(_real_points(vectors.texts)):
         cosines = (means @ points.T).reshape(items, components, -1)
         similarity[row] = cosines.max(axis=1).mean(dtype=np.float64)
-    return _over_pairs(batch, measure=_max_sim) - vectors.spread(similarity[vectors.pair_texts])
-
-
-def load_sinkhorn(reg: str = f"{SINKHORN_REG}") -> Loaded:
-    """Transport cost of 1 − cosine between uniform tokens and patches, with entropic regularisation `reg`."""
-    strength = number("reg", reg)
-    if not strength > 0:
-        raise ConfigError(f"reg must be positive, got {reg}")
-    ot: Any = require("ot", extra="ot", of="msdscore-lab")
-    cost = partial(_transport_cost, solve=ot.sinkhorn, strength=strength)
-    return _loaded(_over_pairs, f"reg:{strength:g}|it:{_STEPS}", measure=cost)
-
-
-def _transport_cost(cosines: Cosines, *, solve: Callable[..., Floats], strength: float) -> float:
-    distance = 1 - cosines.astype(np.float64)
-    sides = (np.full(size, 1 / size) for size in distance.shape)
-    plan = solve(*sides, distance, strength, method="sinkhorn_log", numItermax=_STEPS, stopThr=_PRECISION, warn=False)
-    return float((plan * distance).sum())
+    return _max_similarity(batch) - vectors.spread(similarity[vectors.pair_texts])
 
 
 def _real_points(batch: Embeddings) -> list[Cosines]:
@@ -291,8 +267,8 @@ def _real_points(batch: Embeddings) -> list[Cosines]:
     return [to_numpy(batch.points[row])[mask].astype(np.float32) for row, mask in enumerate(masks)]
 
 
-def _over_pairs(batch: Cases, *, measure: Callable[[Cosines], float]) -> Floats:
-    """Return a measure of the cosines of real patches and real tokens of every pair, with one product per image."""
+def _max_similarity(batch: Cases) -> Floats:
+    r"""Mean over the caption's tokens of the largest cosine with a patch, :math:`\frac{1}{T}\sum_j\max_i x_i y_j`."""
     vectors = vectors_of(batch)
     values = np.full(len(vectors.pair_images), np.nan)
     texts, images = _real_points(vectors.texts), _real_points(vectors.images)
@@ -303,9 +279,10 @@ def _over_pairs(batch: Cases, *, measure: Callable[[Cosines], float]) -> Floats:
         tokens_of_pairs = [texts[row] for row in vectors.pair_texts[pairs].tolist()]
         product = images[image] @ np.concatenate(tokens_of_pairs).T
         ends = np.cumsum([len(tokens) for tokens in tokens_of_pairs])
-        values[pairs] = [measure(part) for part in np.split(product, ends[:-1], axis=1)]
+        largest = np.split(product.max(axis=0), ends[:-1])
+        values[pairs] = [cosines.mean(dtype=np.float64) for cosines in largest]
     return vectors.spread(values)
 
 
-load_max_sim = partial(_loaded, _over_pairs, measure=_max_sim)
+load_max_sim = partial(_loaded, _max_similarity)
 load_calibrated_max_sim = partial(_loaded, _calibrated_max_sim)

@@ -16,7 +16,7 @@ JUDGE = "VLM-as-a-Judge"  # the paper's name of the metric `judge`
 # Rows of the paper by metric of `bench`; FLEUR and judges have an argument.
 _ROWS = {
     "bleu-4": "BLEU-4", "spice": "SPICE", "cider": "CIDEr", "meteor": "METEOR", "clipscore": "CLIPScore",
-    "longclipscore": "LongCLIPScore", "fleur": "FLEUR", "judge": "judge", "pac-s": "PAC-S", "msd": "MSD",
+    "longclipscore": "LongCLIPScore", "fleur": "FLEUR", "judge": "judge", "msd": "MSD",
     "soft-msd": "Soft-MSD",
 }  # fmt: skip
 
