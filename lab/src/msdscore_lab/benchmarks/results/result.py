@@ -35,7 +35,8 @@ def metric_title(label: str, signature: str) -> str:
     """
     name, comma, options = label.partition(",")
     if name in _FORM_METRICS:
-        title = heading(name.replace("-", "_"), signature)
+        form = signature.removeprefix("soft-").removeprefix("ref-")  # a signature of a metric begins with its name
+        title = heading(name.replace("-", "_"), form)
     elif name in _PUBLISHED:
         encoder = encoder_of(signature).partition("@")[0]
         title = f"{_PUBLISHED[name]} ({encoder})" if encoder else _PUBLISHED[name]
