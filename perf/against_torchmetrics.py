@@ -19,8 +19,9 @@ from synthetic_clip import BASE, make_checkpoint, make_rows
 from transformers import CLIPModel
 
 from msdscore.encoders.registry import load_encoder
+from msdscore.rows.memory import pair_rows
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import score_batches, split_pairs
+from msdscore.scoring.rows import score_all
 
 
 def clip_scores(folder, *, device, batch=64):
@@ -67,12 +68,7 @@ def msd_scores(pipeline, paths, captions):
     """Score every pair as a run over files does, with the captions of one image together."""
     images = list(dict.fromkeys(paths))
     owner = [images.index(path) for path in paths]
-    batches = split_pairs(images, captions, owner, size=pipeline.batch_size)
-    results = score_batches(pipeline, [batch for _, batch in batches])
-    by_row = {}
-    for (rows, _), scores in zip(batches, results, strict=True):
-        by_row.update(zip(rows, scores, strict=True))
-    return [by_row[row] for row in range(len(paths))]
+    return score_all(pipeline, pair_rows(images, captions, owner, sets=owner))
 
 
 def timed(work):

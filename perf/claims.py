@@ -24,7 +24,7 @@ from PIL import Image
 from msdscore import Scorer
 from msdscore.core.evidence import LENGTHS, TYPICAL, VERDICTS, ZERO, length_class
 from msdscore.forms.base import EVEN, LIKELY_WRONG, finding
-from msdscore.scoring.results import numbers
+from msdscore.scoring.results import numbers_of
 from msdscore.scoring.rows import scores_of
 from msdscore.text.judged import PERSONS
 from msdscore.text.words import content_words, each_word, stem
@@ -97,7 +97,7 @@ class Half:
             owner = [batch.index(items[chosen[row]][0]) for row in read]
             measured = pipeline.measure(images, texts, owner, read)
             captions = [items[chosen[row]][1] for row in read]
-            rows = numbers(measured, pipeline.form)
+            rows = numbers_of(measured, pipeline.form)
             scores = scores_of(captions, rows, list(range(len(read))), pipeline.form, pipeline.signature)
             for pair, row in enumerate(read):
                 results[chosen[row]] = Judged(scores[pair], pipeline.form.units(measured, pair))

@@ -19,7 +19,7 @@ from msdscore.encoders.preprocessing import read_pixels
 from msdscore.encoders.registry import load_encoder
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Batch, score_batches
+from msdscore.scoring.stream import Batch, stream_batches
 
 
 class Pooled:
@@ -109,7 +109,7 @@ def requests(sources, captions, size):
 
 
 def stream(pipeline, sources, captions):
-    return sum(len(scores) for scores in score_batches(pipeline, requests(sources, captions, pipeline.batch_size)))
+    return sum(len(scores) for _, scores in stream_batches(pipeline, requests(sources, captions, pipeline.batch_size)))
 
 
 def run_file(pipeline, folder, output):

@@ -1,7 +1,17 @@
 """The toy encoder, counting the images and captions that it reads."""
 
+from contextlib import closing
+
 from msdscore import load_encoder
 from msdscore.errors import CaptionError
+from msdscore.scoring.stream import stream_batches
+
+
+def results_of(pipeline, batches):
+    """Yield numbers or an error for every caption of each batch."""
+    with closing(stream_batches(pipeline, batches)) as stream:
+        for _, results in stream:
+            yield results
 
 
 class CountingEncoder:

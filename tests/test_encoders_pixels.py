@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from counting import results_of
 from msdscore.core.arrays import to_numpy
 from msdscore.encoders import preprocessing
 from msdscore.encoders.base import Prepared
@@ -17,7 +18,7 @@ from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Batch, score_batches
+from msdscore.scoring.stream import Batch
 from msdscore_torch.vision import device as on_device
 from msdscore_torch.vision import nvjpeg
 from msdscore_torch.vision.device import stack_pixels
@@ -107,7 +108,7 @@ def test_all_decoding_paths_reduce_equally(clip, tmp_path):
     asked = [Batch(paths, captions, range(2))]
     alone = Pipeline(encoder).score(Pipeline(encoder).decode(paths), captions, range(2))
     threads, processes = (
-        [one for found in score_batches(Pipeline(encoder, decoders=count), asked) for one in found] for count in (0, 1)
+        [one for found in results_of(Pipeline(encoder, decoders=count), asked) for one in found] for count in (0, 1)
     )
     assert alone == threads == processes
 
@@ -223,7 +224,7 @@ def test_device_decoding_has_close_scores_and_equal_errors(clip, files):
     before = Pipeline(usual).score(Pipeline(usual).decode(files), captions, owner)
     alone = Pipeline(there).score(Pipeline(there).decode(files), captions, owner)
     threads, processes = (
-        [one for found in score_batches(Pipeline(there, decoders=count), asked) for one in found] for count in (0, 1)
+        [one for found in results_of(Pipeline(there, decoders=count), asked) for one in found] for count in (0, 1)
     )
     for path, first, *others in zip(files, before, alone, threads, processes, strict=True):
         if path.name in ("cut.jpg", "empty.jpg"):
@@ -307,6 +308,6 @@ def test_mini_decodes_on_the_device_too(files):
     for count in (0, 1):
         there = Pipeline(encoder, decoders=count)
         assert there.signature != usual.signature
-        (after,) = score_batches(there, [Batch(files[:3], captions, owner)])
+        (after,) = results_of(there, [Batch(files[:3], captions, owner)])
         for left, right in zip(before, after, strict=True):
             assert left.msd == pytest.approx(right.msd, abs=0.02)

@@ -17,7 +17,7 @@ from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
 from msdscore.samples import sample_image
-from msdscore.scoring.results import Numbers, numbers, why_missing
+from msdscore.scoring.results import Numbers, numbers_of, why_missing
 from msdscore.scoring.rows import scores_of
 from msdscore.text.captions import FORM_WARNINGS, form_warnings, tokens
 from msdscore.text.normal import clean
@@ -353,7 +353,7 @@ def test_caption_in_another_language_has_no_match_and_no_reward(monkeypatch):
     measured = replace(measured, tokens=(measured.tokens[0], replace(measured.tokens[1], warnings=("not English",))))
     known = {**form.numbers(measured), "match": np.array([0.9, 0.9]), "invented": np.array([0.1, 0.1])}
     monkeypatch.setattr(type(form), "numbers", lambda self, measured: known)
-    english, german = numbers(measured, form)
+    english, german = numbers_of(measured, form)
     assert (english.values["match"], english.values["invented"]) == pytest.approx((0.9, 0.1))
     assert (german.values["match"], german.values["invented"]) == (None, None)
     assert why_missing("match", german.warnings) == "not English, which this encoder reads"

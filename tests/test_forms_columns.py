@@ -15,7 +15,7 @@ from command_line import invoke
 from msdscore import Paper, Scorer, register_form
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms.base import Form
-from msdscore.forms.columns import COLUMNS, columns_logged, columns_shown, numbers
+from msdscore.forms.columns import COLUMNS, columns_logged, columns_shown, number_columns
 
 FOREIGN = '''
     """Nearest patches: the mean over the tokens of the cosine with the nearest patch."""
@@ -111,7 +111,7 @@ def test_positions_are_distinct():
 
 def test_every_number_of_the_table_is_one_of_a_score():
     score = Scorer("toy").score(Image.new("RGB", (64, 64), "red"), "a red square")
-    assert all(isinstance(getattr(score, name), float | int) for name in numbers(tuple(COLUMNS)))
+    assert all(isinstance(getattr(score, name), float | int) for name in number_columns(tuple(COLUMNS)))
 
 
 def test_form_of_another_file_is_used_by_every_door(foreign):

@@ -89,11 +89,11 @@ def test_paper_page_is_filled_from_result_files(tmp_path):
         sections.main([str(page), "--results", str(tmp_path)])
 
 
-PAPER = ("mixture", "kappa", "stability", "entropy", "direction", "margin", "ood", "faithfulness", "choices",
+PAPER_PARTS = ("mixture", "kappa", "stability", "entropy", "direction", "margin", "ood", "faithfulness", "choices",
          "contradictions")  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "parts"), [("paper", PAPER), ("evidence", PARTS)])
+@pytest.mark.parametrize(("name", "parts"), [("paper", PAPER_PARTS), ("evidence", PARTS)])
 def test_documented_page_has_all_sections(name, parts):
     text = (Path(__file__).parents[1] / "docs" / "lab" / f"{name}.md").read_text(encoding="utf-8")
     assert sections.filled_page(text, dict.fromkeys(parts, "new")).count("\n\nnew\n\n") == len(parts)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from counting import CountingEncoder
+from counting import CountingEncoder, results_of
 from msdscore import (
     ConfigError,
     ImageError,
@@ -31,10 +31,10 @@ from msdscore import (
     save_bank,
 )
 from msdscore.encoders.base import TokenLayout
-from msdscore.forms.columns import names as column_names
+from msdscore.forms.columns import added
 from msdscore.rows.rules import ColumnNames
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Batch, score_batches
+from msdscore.scoring.stream import Batch
 
 COLOURS = ("red", "green", "blue", "white", "yellow")
 
@@ -257,7 +257,7 @@ def test_rejected_caption_does_not_affect_others():
     pipeline = Pipeline(CountingEncoder())
     captions = (["red", "refused", "blue"], ["refused", "red"])
     batches = [Batch([make_image()], texts, [0] * len(texts)) for texts in captions]
-    kinds = [[type(row).__name__ for row in scored] for scored in score_batches(pipeline, batches)]
+    kinds = [[type(row).__name__ for row in scored] for scored in results_of(pipeline, batches)]
     assert kinds == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
 
 
@@ -280,7 +280,7 @@ def test_scores_slice_join_and_compare():
     with pytest.raises(ConfigError, match="one signature .*got 2"):
         _ = scores + Scorer("toy", "long").rank(make_image(), ["red"])
     assert repr(scores).startswith("Scores(5 captions, 0 failed, best 'red', msd|enc:toy@1|")
-    assert list(scores.rows()[0]) == ["caption", *column_names("shared", "paper")]
+    assert list(scores.rows()[0]) == ["caption", *added(Paper())]
 
 
 def test_spec_builds_the_same_scorer_in_another_process(tmp_path):

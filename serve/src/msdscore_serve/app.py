@@ -174,7 +174,7 @@ def _limited(handler: Handler, service: Service, query: type[BaseModel] | None) 
 async def _score(request: "Request", service: Service, *, together: bool) -> dict[str, Any]:
     requested = await read_items(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(requested, together=together))
-    sets = [score_rows(scores) for scores in results]
+    sets = [caption_rows(scores) for scores in results]
     # All rows have the same keys, also those of an image without references or with an error.
     added = references.NAMES if any(item.references for item in requested) else ()
     names = dict.fromkeys(chain(*chain(*sets), added))
@@ -204,7 +204,7 @@ async def _explain(request: "Request", service: Service) -> Any:
 async def _reward(request: "Request", service: Service) -> dict[str, Any]:
     read = await read_completions(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(read.items))
-    rows = [row for scores in results for row in score_rows(scores)]
+    rows = [row for scores in results for row in caption_rows(scores)]
     # In a thread: the guard reads every completion.
     rewards = await asyncio.to_thread(_rewards, read, rows)
     return {"signature": _signature(service, rows), **rewards}
@@ -260,7 +260,7 @@ def _signature(service: Service, rows: Iterable[Mapping[str, Any]]) -> str:
     return references.signed(service.signature, counts) if counts else service.signature
 
 
-def score_rows(scores: Scores) -> list[dict[str, Any]]:
+def caption_rows(scores: Scores) -> list[dict[str, Any]]:
     """Return one row per caption."""
     return [
         {"caption": score.caption, **score.row(), "readable": None if score.error else score.readable}

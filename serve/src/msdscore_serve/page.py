@@ -19,7 +19,7 @@ from msdscore.explain.explanation import Explanation, Explanations
 from msdscore.explain.look import DARK, css, legend_of, page_colours, spans, waterfall, word_limit
 from msdscore.explain.maps import TITLES, Map, maps_of
 from msdscore.forms.base import Form, Role
-from msdscore.forms.columns import COLUMNS, lower_is_better, numbers
+from msdscore.forms.columns import COLUMNS, lower_is_better, number_columns
 from msdscore.rows.rules import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.text.warnings import WITHHOLDING
@@ -105,7 +105,7 @@ def _look(signature: str, settings: ServeSettings, form: Form, at: Limits) -> st
     # What the page needs to read files of rows as `msdscore score` does.
     tables = {
         "columns": {"image": IMAGE_NAMES, "caption": CAPTION_NAMES},
-        "numbers": numbers(tuple(COLUMNS)),
+        "numbers": number_columns(tuple(COLUMNS)),
         "lower_is_better": sorted(lower_is_better()),
         "verdicts": [(least, name) for name, (least, _) in verdict_ranges(at).items()],
         "withholding": sorted(WITHHOLDING),

@@ -25,7 +25,7 @@ from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import ReferenceComparison, compare_texts
-from msdscore.scoring.results import numbers
+from msdscore.scoring.results import numbers_of
 from msdscore.scoring.rows import finish, scores_of
 from msdscore.scoring.vocabulary import MISSING, NamedWord, Namer, Suggestion
 from msdscore.text.words import Word
@@ -190,7 +190,7 @@ def explain_embedded(
     pipeline = pipeline if references is None else pipeline.remembering_texts()
     texts = pipeline.embed_texts(captions).require()
     measured, form = pipeline.measure(images, texts, [0] * len(captions), range(len(captions))), pipeline.form
-    rows = numbers(measured, form)
+    rows = numbers_of(measured, form)
     compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))
     if compared:
         rows = tuple(comparison.added_to(row) for comparison, row in zip(compared, rows, strict=True))

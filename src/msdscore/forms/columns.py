@@ -73,10 +73,10 @@ def added(form: Form | type[Form], *, references: bool = False) -> tuple[str, ..
     return tuple(column.name for column in (*FIRST, *form.table, *(TABLE if references else ()), *LAST))
 
 
-def numbers(columns: Sequence[str]) -> tuple[str, ...]:
+def number_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return those of the columns that are numbers.
 
-    >>> numbers(["msd", "length", "verdict"])
+    >>> number_columns(["msd", "length", "verdict"])
     ('msd', 'length')
     """
     return tuple(name for name in columns if COLUMNS[name].kind in ("number", "count"))

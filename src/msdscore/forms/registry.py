@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from msdscore.core.evidence import Bank
@@ -19,6 +20,7 @@ class FormRow:
     form: Form
 
 
+@cache
 def _built_in() -> tuple[FormRow, ...]:
     return tuple(FormRow(name, form) for module in (paper, evidence) for name, form in module.NAMED.items())
 

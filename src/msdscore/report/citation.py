@@ -15,7 +15,7 @@ from msdscore.report.results import read_results, signature_of
 from msdscore.select.scores import run_facts
 from msdscore.version import __version__
 
-PAPER = "kan2026msdscore"
+PAPER_KEY = "kan2026msdscore"
 _ENCODER = re.compile(r"\benc:([^@|,\s\"]+)")
 _ESCAPED = {letter: f"\\{letter}" for letter in "_%&#$"} | {
     "|": r"\textbar\allowbreak{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -36,7 +36,7 @@ _SOFTWARE = """@misc{{msdscore,
 def bibtex(signatures: Sequence[str] = ()) -> str:
     """Return the entries to cite: software, paper, and each encoder in the signatures of a result."""
     encoders = [name for signature in signatures for name in _ENCODER.findall(signature)]
-    keys = [PAPER, *(key for name in encoders for key in _citations(name))]
+    keys = [PAPER_KEY, *(key for name in encoders for key in _citations(name))]
     note = "; ".join(map(_tex, signatures)) or "MSD-E, the default score, is defined by this software"
     entries = _entries()
     return "\n\n".join(
@@ -54,7 +54,7 @@ def sentence(signatures: Sequence[str]) -> str:
     if not signature:
         return ""
     facts, name = facts_of(signature), score_name(signature)
-    score = f"MSD-Score~\\cite{{{PAPER}}}"
+    score = f"MSD-Score~\\cite{{{PAPER_KEY}}}"
     if name != "MSD":
         score = f"{name}, which the software msdscore~\\cite{{msdscore}} defines and which extends {score},"
     elif facts.get("pool") != "mean" or not facts.get("init", "sample").startswith("sample"):  # not as published

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from msdscore.core.evidence import VERDICT_AT, VERDICTS, verdict
 from msdscore.errors import InputError
 from msdscore.forms.base import Form
-from msdscore.forms.columns import COLUMNS, added, columns_logged, lower_is_better, numbers
+from msdscore.forms.columns import COLUMNS, added, columns_logged, lower_is_better, number_columns
 from msdscore.forms.registry import form_of, forms
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.files import base_name
@@ -132,7 +132,7 @@ def _read_rows(files: Sequence[Path], *, name_shards: bool) -> tuple[list[dict[s
 
 def _numbers(rows: Sequence[Mapping[str, Any]], present: Sequence[str], form: type[Form]) -> dict[str, Floats]:
     """Return the numeric columns without those that no row has, except for those of every score."""
-    known = [name for name in numbers(tuple(COLUMNS)) if name in present]
+    known = [name for name in number_columns(tuple(COLUMNS)) if name in present]
     columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in known}
     needed = {*added(Form), *form.plotted} - {"match"}
     return {name: values for name, values in columns.items() if name in needed or not np.isnan(values).all()}

@@ -13,9 +13,8 @@ import numpy as np
 from msdscore.core.evidence import VERDICT_AT, verdict
 from msdscore.forms import references
 from msdscore.forms.base import Form
-from msdscore.forms.columns import COLUMNS
+from msdscore.forms.columns import COLUMNS, number_columns
 from msdscore.forms.columns import added as added_columns
-from msdscore.forms.columns import numbers as number_names
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import TarImage, fingerprint, size_and_time
 from msdscore.io.runs import Run
@@ -230,7 +229,7 @@ def part_table(rows: Sequence[Row], scores: Scores, inputs: pa.Table, *, words: 
     if words:
         worst = [None if error else words for words, error in zip(scores.worst, scores.errors, strict=True)]
         columns[WORST] = pa.array(worst, pa.list_(pa.string()))
-    for name in number_names((*scores.columns, references.NAMES[0])):
+    for name in number_columns((*scores.columns, references.NAMES[0])):
         if name in ("uncertainty", "soft_msd"):  # depend on the whole candidate set, see `Merged`
             continue
         kind = pa.int32() if COLUMNS[name].kind == "count" else pa.float64()

@@ -137,7 +137,7 @@ def score_shard(
         )  # fmt: skip
         # Reads all rows, and writes each part as soon as it is scored.
         score_missing(run, pipeline, plan, partial(input_columns, copied=how.copied), worst=how.worst, retry=how.retry)
-        table = score_table(run, pipeline)
+        table = shard_table(run, pipeline)
         if _fingerprint(name, target, how) != fingerprint:
             raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
         reasons = table["error"].drop_null().to_pylist()
@@ -176,7 +176,7 @@ def input_columns(rows: Sequence[Row], *, copied: Sequence[str] = ()) -> pa.Tabl
     return table
 
 
-def score_table(run: Run, pipeline: Pipeline) -> pa.Table:
+def shard_table(run: Run, pipeline: Pipeline) -> pa.Table:
     """Return the table of a score shard: all rows in order, with the numbers of their parts."""
     tables = list[pa.Table]()
     for inputs, added in Merged(run, pipeline.form, verdict_at=pipeline.verdict_at).tables():

@@ -42,7 +42,7 @@ from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import MEMORY, BatchSizes, Embedded, Embedder, VectorMemory, not_finite
-from msdscore.scoring.results import Numbers, numbers
+from msdscore.scoring.results import Numbers, numbers_of
 from msdscore.version import __version__
 
 if TYPE_CHECKING:  # imported if vectors are cached on disk
@@ -254,7 +254,7 @@ class Pipeline:
         marks = self.can.marks_overflow and is_gpu(self.encoder.device)
         if marks and np.isnan(measured.similarity).any():
             raise overflow(self.encoder.name, self.can.precision)
-        for item, row in zip(valid, numbers(measured, self.form, worst=worst), strict=True):
+        for item, row in zip(valid, numbers_of(measured, self.form, worst=worst), strict=True):
             results[item] = not_finite(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
 
     def _add_references(

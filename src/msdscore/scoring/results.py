@@ -75,7 +75,7 @@ class Numbers:
         return NAN if value is None else float(value)
 
 
-def numbers(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[Numbers, ...]:
+def numbers_of(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[Numbers, ...]:
     """Return the numbers of every pair, with up to `worst` least supported words of its caption."""
     columns = {name: values.tolist() for name, values in form.numbers(measured).items()}
     columns["length"] = measured.lengths.tolist()

@@ -127,36 +127,3 @@ class _Work:
     def decode_and_score(self, batch: AnyBatch) -> Result[AnyBatch]:
         """Decode the images of a batch in this thread, and score it."""
         return self.score(batch, self.decode(batch.images))
-
-
-def split_pairs(
-    images: Sequence[ImageSource],
-    captions: Sequence[str],
-    owner: Sequence[int],
-    *,
-    size: int,
-    references: Sequence[Sequence[str] | None] = (),
-) -> list[tuple[list[int], Batch]]:
-    """Split pairs into batches of at most `size` images; return each with the indices of its captions.
-
-    Captions of one image are in one batch, and so are captions without an image (-1).
-
-    >>> [rows for rows, _ in split_pairs("abc", ["", "", "", ""], [0, 1, 0, 2], size=2)]
-    [[0, 2, 1], [3]]
-    """
-    sets: dict[int, list[int]] = {}
-    for caption, image in enumerate(owner):
-        sets.setdefault(image, []).append(caption)
-    order, batches = list(sets), []
-    for start in range(0, len(order), size):
-        rows = [caption for image in order[start : start + size] for caption in sets[image]]
-        batch_images = [image for image in order[start : start + size] if image >= 0]
-        position = {image: index for index, image in enumerate(batch_images)} | {-1: -1}
-        batch = Batch(
-            [images[image] for image in batch_images],
-            [captions[caption] for caption in rows],
-            [position[owner[caption]] for caption in rows],
-            [references[caption] for caption in rows] if references else (),
-        )
-        batches.append((rows, batch))
-    return batches

@@ -25,7 +25,7 @@ _COPIED_ROWS = 64  # of a Parquet file that are read at once; they may contain i
 _GROUP_BYTES = 64 << 20  # of a row group of a new Parquet file
 
 
-def score_names(file: ScoreFile) -> list[str]:
+def added_columns(file: ScoreFile) -> list[str]:
     """Return the columns of a score shard that new shards have: those that scoring added."""
     return [name for name in file.schema.names if name != "error" and (name in COLUMNS or name == WORST)]
 
@@ -36,7 +36,7 @@ def copy_rows(file: ScoreFile, source: Path, rows: Positions, out: IO[bytes]) ->
     Of a list of captions the selected ones are written; their scores are lists in the same order.
     """
     caption, numbers = _source_rows(file, source, rows)
-    scores = _rows_of(file, rows, score_names(file))
+    scores = _rows_of(file, rows, added_columns(file))
     wanted = np.unique(numbers)
     schema = pq.read_schema(source)
     changed: dict[str, pa.Array] = {}
@@ -112,13 +112,13 @@ def write_sample_scores(file: ScoreFile, tar: Path, rows: Positions, out: IO[byt
     """
     metadata = _sample_metadata(file, tar, rows)
     names = [name for name in ("key", "uid", "caption") if name in file.schema.names]
-    scores = _rows_of(file, rows, [*names, *score_names(file)])
+    scores = _rows_of(file, rows, [*names, *added_columns(file)])
     signed = {SIGNATURE_KEY: file.signature.encode()}  # not read as metadata of the tar
     if metadata is not None:
-        new_names = renamed(metadata.column_names, score_names(file))
+        new_names = renamed(metadata.column_names, added_columns(file))
         metadata = metadata.rename_columns([new_names.get(name, name) for name in metadata.column_names])
         keys = [scores["key"]] if "key" not in metadata.column_names else []
-        added = scores.select(score_names(file))
+        added = scores.select(added_columns(file))
         scores = pa.table(
             [*keys, *metadata.columns, *added.columns],
             names=[*(["key"] if keys else []), *metadata.column_names, *added.column_names],

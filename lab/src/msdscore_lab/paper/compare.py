@@ -28,7 +28,7 @@ from msdscore_lab.benchmarks.results.result import MetricResult, Result, items_o
 from msdscore_lab.paper import published as tables
 from msdscore_lab.paper.plan import LONG, MAIN, PTB, Settings, Step, finished, read_state, steps_of
 
-PAPER = "Kan et al., MSD-Score, 2026, arXiv:2605.06080"
+CITATION = "Kan et al., MSD-Score, 2026, arXiv:2605.06080"
 CLIPSCORE = "Hessel et al., CLIPScore, EMNLP 2021, arXiv:2104.08718"
 SUGARCREPE = "Hsieh et al., SugarCrepe, NeurIPS 2023, table of github.com/RAIVNLab/sugar-crepe"
 # Number of items in the released files. None: the items of the paper are not released (COCO-CF) or not counted.
@@ -60,7 +60,7 @@ class Published:
     value: float
     digits: int = 1  # printed decimals
     reason: str = RETRAINED
-    source: str = PAPER
+    source: str = CITATION
     table: str = ""
     row: Mapping[str, Any] | None = None
     scale: float = 100.0

@@ -26,7 +26,7 @@ from msdscore_lab.benchmarks.registry import benchmarks, data_folder, load
 from msdscore_lab.benchmarks.run.plan import LONG_NOTE, BenchmarkPlan, form_for
 from msdscore_lab.benchmarks.run.runner import Progress, keep_answers
 
-PAPER = "short"  # form with the paper's settings for one-sentence captions
+PAPER_FORM = "short"  # form with the paper's settings for one-sentence captions
 T = TypeVar("T")
 _MEMORY = 4 << 30  # bytes of vectors cached in memory between variants of a study
 _SUFFIX = ".steps.parquet"

@@ -25,7 +25,7 @@ from msdscore.intervals import Floats, Ints, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.base import Pair, clusters, image_key, image_source
-from msdscore_lab.studies.context import PAPER, Study, pair_batches
+from msdscore_lab.studies.context import PAPER_FORM, Study, pair_batches
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
 Patches = Ints  # indices of patches
@@ -59,7 +59,7 @@ class MeasuredPairs:
 
 def faithfulness(study: Study) -> list[Table]:
     """Mask the top, random and bottom regions of the maps."""
-    pipeline, pairs = study.pipeline(PAPER), study.pairs(BENCHMARK)
+    pipeline, pairs = study.pipeline(PAPER_FORM), study.pairs(BENCHMARK)
     rows: list[Row] = []
     for projection in PROJECTIONS:
         rows += masking_rows(study, pipeline, pairs, projection)

@@ -11,14 +11,14 @@ from random import Random
 import numpy as np
 
 from msdscore.core.arrays import to_numpy
-from msdscore.core.evidence import verdict
 from msdscore.errors import InputError
 from msdscore.io.images import ImageSource
+from msdscore.rows.memory import pair_rows
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Numbers, known
-from msdscore.scoring.stream import Batch, score_batches
+from msdscore.scoring.results import Score, known
+from msdscore.scoring.rows import score_all
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
-from msdscore.text.warnings import GUARD, guard_reward, withheld
+from msdscore.text.warnings import GUARD, guard_reward
 from msdscore.text.words import segment
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage
@@ -122,22 +122,21 @@ def _results(
     if not cells:
         return
     *_, texts, owner = (list(column) for column in zip(*cells, strict=True))
-    (scored,) = score_batches(pipeline, [Batch(sources, texts, owner)])
-    caption_numbers: dict[bool, Numbers] = {}
-    for (index, kind, wrong, text, _), numbers in zip(cells, scored, strict=True):
-        if not isinstance(numbers, Numbers):
+    scores = score_all(pipeline, pair_rows(sources, texts, owner, sets=owner))
+    captions: dict[bool, Score] = {}
+    for (index, kind, wrong, text, _), score in zip(cells, scores, strict=True):
+        if score.error is not None:
             continue
         if kind == KINDS[0]:
-            caption_numbers[wrong] = numbers
-        yield (entries[index].id, kind, wrong, *_comparison(text, numbers, caption_numbers[wrong]))
+            captions[wrong] = score
+        yield (entries[index].id, kind, wrong, *_comparison(text, score, captions[wrong]))
 
 
-def _comparison(text: str, numbers: Numbers, caption_numbers: Numbers) -> tuple[bool, bool, bool, bool]:
+def _comparison(text: str, score: Score, caption: Score) -> tuple[bool, bool, bool, bool]:
     """Return whether a text beats the caption by msd, match and reward, and whether its verdict is on topic."""
-    reward, _ = guard_reward(numbers.msd, text, GUARD, numbers.warnings)
-    match, caption_match = (known(side.match) or 0.0 for side in (numbers, caption_numbers))
-    on_topic = verdict(known(numbers.match), withheld=bool(withheld(numbers.warnings))) == "on topic"
-    return numbers.msd > caption_numbers.msd, match > caption_match, (reward or 0.0) > caption_numbers.msd, on_topic
+    reward, _ = guard_reward(score.msd, text, GUARD, score.warnings)
+    match, caption_match = (known(side.match) or 0.0 for side in (score, caption))
+    return score.msd > caption.msd, match > caption_match, (reward or 0.0) > caption.msd, score.verdict == "on topic"
 
 
 def _ranked_words(pipeline: Pipeline, sources: Sequence[ImageSource]) -> dict[int, tuple[list[str], list[str]]]:

@@ -23,7 +23,7 @@ from msdscore.forms.paper import Paper
 from msdscore.intervals import bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import numbers
+from msdscore.scoring.results import numbers_of
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import captioned_images
 from msdscore_lab.benchmarks.run.plan import BY_LENGTH
@@ -108,7 +108,7 @@ def _time(pipeline: Pipeline, long: Pipeline, pair: SourcePair) -> tuple[int, tu
     text, texts = timed(lambda: pipeline.embed_texts([caption]).require())
     length = int(to_numpy(texts.vectors.token_counts)[0])
     used = long if length > BUCKETS["17 to 126"] else pipeline
-    scoring, row = timed(lambda: numbers(used.measure(images, texts, [0], [0]), used.form)[0])
+    scoring, row = timed(lambda: numbers_of(used.measure(images, texts, [0], [0]), used.form)[0])
     cosine, _ = timed(lambda: total(images.vectors.pooled * texts.vectors.pooled).item())
     one = np.array([row.similarity]), np.array([row.msd]), np.zeros(1, dtype=np.int64)
     softened, _ = timed(lambda: soften(*one, temperature=pipeline.form.temperature))

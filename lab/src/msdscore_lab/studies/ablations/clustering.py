@@ -16,13 +16,13 @@ from msdscore.errors import InputError
 from msdscore.intervals import Floats, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import numbers
+from msdscore.scoring.results import numbers_of
 from msdscore_lab.benchmarks.base import Item, Pair, clusters, image_source
 from msdscore_lab.stats.resample import bootstrap_share
 from msdscore_lab.studies.ablations.mixtures import Kind, PaperMixture, fit_lifted, lifted, with_mixture
 from msdscore_lab.studies.ablations.pairs import quantile_bins
 from msdscore_lab.studies.ablations.sweep import MIXTURES
-from msdscore_lab.studies.context import PAPER, Study, pair_batches, paper_form
+from msdscore_lab.studies.context import PAPER_FORM, Study, pair_batches, paper_form
 from msdscore_lab.studies.table import Column, Plot, Row, Table, Value, per_cent
 
 Responsibilities = Float[Tensor, "batch components points"]
@@ -35,7 +35,7 @@ _CAPTIONS = 128  # per batch
 def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds: int = 5) -> list[Table]:
     """Clusterings and scores over random starts: vMF against Gaussians, `sample` against `spread`."""
     name = benchmark[-1]
-    pairs, pipeline = study.pairs(name), study.pipeline(PAPER)
+    pairs, pipeline = study.pairs(name), study.pipeline(PAPER_FORM)
     captions = distinct_captions(pairs, study.limit)
     work: dict[str, Any] = {"benchmark": name, "seeds": seeds}
     indices = study.rows(
@@ -58,7 +58,7 @@ def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds
 
 def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: int = 5) -> list[Table]:
     """Mean entropy of the responsibilities of each caption's tokens, with fixed and with adaptive concentration."""
-    name, pipeline = benchmark[-1], study.pipeline(PAPER)
+    name, pipeline = benchmark[-1], study.pipeline(PAPER_FORM)
     captions = distinct_captions(study.items(name), study.limit)
     answers = study.rows(
         "entropy", captions, lambda batch: _entropies(pipeline, batch), pipeline, size=2 * _CAPTIONS, benchmark=name
@@ -241,7 +241,7 @@ def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[
     columns = []
     for form in forms:
         measured = Pipeline(pipeline.encoder, form).measure(images, texts, owner, range(len(owner)))
-        columns.append([row.msd for row in numbers(measured, form)])
+        columns.append([row.msd for row in numbers_of(measured, form)])
     return [list(row) for row in zip(*columns, strict=True)]
 
 

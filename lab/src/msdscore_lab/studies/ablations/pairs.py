@@ -17,7 +17,7 @@ from msdscore_lab.benchmarks.results.result import items_of
 from msdscore_lab.stats.pairs import credits_of, mcnemar
 from msdscore_lab.stats.resample import bootstrap_share, paired_difference, permutation_test
 from msdscore_lab.studies.ablations.sweep import PAIRS, VariantResult, named_variants, run_once, run_sweep, sweep_table
-from msdscore_lab.studies.context import PAPER, Study
+from msdscore_lab.studies.context import PAPER_FORM, Study
 from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
 
 Cell = tuple[int, int]  # item, candidate
@@ -71,7 +71,7 @@ def direction(
     Lengths are in tokens, in `buckets` quantiles or between `edges` (the paper's are "13 15 86 147 227"). Benchmarks
     of long captions use the components of `long`, so that one table has both regimes of the paper.
     """
-    pipeline = study.pipeline(PAPER)
+    pipeline = study.pipeline(PAPER_FORM)
     tables, parts = [], []
     for name in benchmark:
         variants = named_variants(GATES, pipeline.encoder, study.form(pipeline, name))
@@ -90,7 +90,7 @@ def margin(
     bins: int = 5,  # as the paper's table
 ) -> list[Table]:
     """Gains by the difference of the similarities; Soft-MSD against MSD, CLIPScore and RankAgg."""
-    pipeline, tables = study.pipeline(PAPER), []
+    pipeline, tables = study.pipeline(PAPER_FORM), []
     for name in benchmark:
         form = study.form(pipeline, name)
         row = run_once(study, study.plan(name, (*MARGIN_METRICS, LENGTH)), Pipeline(pipeline.encoder, form))

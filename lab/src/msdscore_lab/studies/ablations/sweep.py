@@ -27,7 +27,7 @@ from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore_lab.benchmarks.run.runner import run_benchmark
 from msdscore_lab.stats.resample import holm
 from msdscore_lab.studies.ablations.mixtures import Kind, with_mixture
-from msdscore_lab.studies.context import PAPER, Study, paper_form
+from msdscore_lab.studies.context import PAPER_FORM, Study, paper_form
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
 PAIRS = ("sugarcrepe",)
@@ -136,7 +136,7 @@ def _mixtures(study: Study, benchmark: Sequence[str], metric: Sequence[str]) -> 
     Their divergences differ by a factor of up to a thousand, so a common alpha is not a fair weight. In a second
     table, alpha is chosen so that alpha d has the same standard deviation over captions as in the first distribution.
     """
-    pipeline = study.pipeline(PAPER)
+    pipeline = study.pipeline(PAPER_FORM)
     alpha = paper_form(pipeline).alpha
     choices: dict[str, dict[str, Any]] = {name: {"mixture": kind} for name, kind in MIXTURES.items()}
     plans = [study.plan(name, list(dict.fromkeys((*metric, DIVERGENCE)))) for name in benchmark]

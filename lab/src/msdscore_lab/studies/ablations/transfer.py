@@ -26,7 +26,7 @@ from msdscore_lab.studies.ablations.sweep import (
     slug,
     sweep_table,
 )
-from msdscore_lab.studies.context import PAPER, Study
+from msdscore_lab.studies.context import PAPER_FORM, Study
 from msdscore_lab.studies.table import Column, Plot, Table, Value
 
 BASELINE = "cosine"
@@ -138,7 +138,7 @@ def compare_encoders(study: Study, plans: Mapping[str, BenchmarkPlan], encoders:
 
 
 def _pipeline(study: Study, encoder: str, benchmark: str) -> Pipeline:
-    pipeline = study.pipeline(PAPER, encoder)
+    pipeline = study.pipeline(PAPER_FORM, encoder)
     study.form(pipeline, benchmark)  # reports a change of components
     return pipeline_for(benchmark, pipeline, study.spec)
 

@@ -17,7 +17,7 @@ from msdscore_lab.benchmarks.results.result import items_of
 from msdscore_lab.stats.resample import paired_difference, permutation_test
 from msdscore_lab.studies.ablations.pairs import LENGTH, uncertainties
 from msdscore_lab.studies.ablations.sweep import PAIRS, named_variants, run_sweep
-from msdscore_lab.studies.context import PAPER, Study, paper_form
+from msdscore_lab.studies.context import PAPER_FORM, Study, paper_form
 from msdscore_lab.studies.table import Column, Row, Table, Value, per_cent
 
 Choice = tuple[float, ...]  # in the order of `GRID`
@@ -58,7 +58,7 @@ class ScoreParts:
 
 def tune(study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD_OUT) -> list[Table]:
     """Select kappa, alpha, xi, L0 and tau_L on `held_out` random pairs, and evaluate the choice on the others."""
-    name, pipeline = benchmark[-1], study.pipeline(PAPER)
+    name, pipeline = benchmark[-1], study.pipeline(PAPER_FORM)
     form = paper_form(pipeline)
     paper: Choice = (float(form.kappa), form.alpha, form.temperature, form.gate_center, form.gate_width)
     plan = study.plan(name, ("cosine", "coverage", "support", LENGTH), control=False)
