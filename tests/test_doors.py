@@ -580,6 +580,18 @@ def test_the_table_of_doors_is_complete() -> None:
     assert all(len(able(case)) >= 2 for case in CASES)
 
 
+def test_the_caption_that_equals_its_only_reference_can_be_the_best(world: World) -> None:
+    captions, image = ["a red square", "a blue bicycle on a road"], world.folder / "red.png"
+    scores = world.scorer.rank(image, captions, references=["a red square"])
+    assert scores.best == world.scorer.rank(image, captions).best == "a red square"
+
+
+def test_pairs_are_explained_with_and_without_references(world: World) -> None:
+    images, captions = [world.folder / "red.png"] * 3, ["a red square", "a red wall", FAILED]
+    found = world.scorer.explain_batch(images, captions, references=[[], ["a wall"], None])
+    assert [getattr(each, "caption", None) for each in found] == [*captions[:2], None]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_what_this_process_gives(world: World) -> None:

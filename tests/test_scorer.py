@@ -452,26 +452,6 @@ def test_failed_captions_are_not_candidates():
         _ = nothing.best
 
 
-def test_stream_accepts_an_array_of_captions():
-    captions = ["a red square", "a blue square"]
-    listed, array = (list(Scorer("toy").stream([(make_image(), texts)])) for texts in (captions, np.array(captions)))
-    assert [score.candidates for score in array] == [2, 2]
-    assert [score.soft_msd for score in array] == [score.soft_msd for score in listed]
-
-
-def test_captions_of_a_table_that_are_not_text_are_row_errors():
-    pandas = pytest.importorskip("pandas")
-    captions = ["a red square", float("nan"), None, 5, pandas.NA]
-    frame = pandas.DataFrame({"image": [make_image()] * 5, "caption": captions})
-    result = Scorer("toy").score_table(frame)
-    empty, number = "caption is empty", "caption must be text, got int"
-    assert result["error"].tolist()[1:] == [empty, empty, number, empty]
-    assert result["msd"].notna().tolist() == [True, False, False, False, False]
-    scores = Scorer("toy").score_batch([make_image()] * 5, captions)
-    assert scores.to_arrow()["caption"].to_pylist() == ["a red square", "", "", "", ""]
-    assert "not scored" in str(scores)
-
-
 def test_duplicate_columns_are_rejected():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame([[make_image(), "red", "blue"]], columns=["image", "caption", "caption"])

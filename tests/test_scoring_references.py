@@ -5,7 +5,6 @@ import math
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -197,13 +196,6 @@ def test_references_that_are_no_texts_are_an_error_of_the_row(scorer, references
     assert "references" in scorer.score(red(), "a dog", references, errors="row").error
 
 
-@pytest.mark.parametrize("references", [None, [], "", " ", [""], [None], float("nan"), "[]"])
-def test_empty_references_are_none(scorer, references):
-    score = scorer.score(red(), "a dog", references)
-    assert math.isnan(score.ref_msd)
-    assert "reference_count" not in score.columns
-
-
 def test_references_may_be_lists_written_as_text(scorer):
     expected = scorer.score(red(), "a red box", REFERENCES)
     assert scorer.score(red(), "a red box", json.dumps(REFERENCES)) == expected
@@ -261,30 +253,6 @@ def test_batches_have_one_list_of_references_per_image(scorer):
     assert lone.reference_count.tolist() == [3, 3]
     with pytest.raises(ConfigError, match="got 1 for 2 images"):
         scorer.score_batch(images, captions, references=[REFERENCES])
-
-
-def test_tables_and_streams_accept_references_and_rows_without_image(scorer):
-    pixels = b"P6 1 1 255 " + bytes([255, 0, 0])
-    rows = {
-        "image": [pixels, None, pixels],
-        "caption": ["a red thing"] * 3,
-        "references": [REFERENCES, REFERENCES, None],
-    }
-    scored = scorer.score_table(pa.table(rows)).to_pylist()
-    assert [row["ref_msd"] is None or math.isnan(row["ref_msd"]) for row in scored] == [False, True, True]
-    assert scored[0]["reference_score"] == pytest.approx(scored[1]["reference_score"])
-    assert scored[1]["warnings"] == [TEXT_ONLY]
-    texts = {"image": [pixels] * 3, "caption": ["a red thing"] * 3, "references": [json.dumps(REFERENCES), " ", "red"]}
-    as_text = scorer.score_table(pa.table(texts)).to_pylist()
-    assert [row["error"] for row in as_text] == [None] * 3
-    assert [row["reference_count"] for row in as_text[::2]] == [len(REFERENCES), 1]
-    none, empty = ({name: row[name] for name in row if name != "references"} for row in (scored[2], as_text[1]))
-    assert repr(none) == repr(empty)  # an empty cell is the same as none
-    streamed = list(scorer.stream([dict(zip(rows, own, strict=True)) for own in zip(*rows.values(), strict=True)]))
-    assert streamed[0].ref_msd == pytest.approx(scored[0]["ref_msd"])
-    assert streamed[1].reference_score == pytest.approx(scored[0]["reference_score"])
-    without = next(scorer.stream([{"caption": "a red thing", "references": []}]))
-    assert without.error.startswith("no image; expected one of")
 
 
 def write_files(folder):

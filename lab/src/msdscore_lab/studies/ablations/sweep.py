@@ -50,7 +50,7 @@ class Parameter:
     values: tuple[Any, ...]
     axis: str
     logarithmic: bool = True
-    form: str = PAPER  # used unless another one is passed
+    form: str = PAPER_FORM  # used unless another one is passed
 
 
 PARAMETERS = {
