@@ -177,8 +177,8 @@ def replaced_word(right: str, wrong: str) -> tuple[str, str] | None:
 def _changed_words(before: str, after: str) -> list[str]:
     """Return the content words of `after` that differ from `before`."""
     old, new = ([piece for piece in segment(text) if piece.kind == "word"] for text in (before, after))
-    texts = ([piece.text.casefold() for piece in pieces] for pieces in (old, new))
-    changes = SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
+    old_texts, new_texts = ([piece.text.casefold() for piece in pieces] for pieces in (old, new))
+    changes = SequenceMatcher(None, old_texts, new_texts, autojunk=False).get_opcodes()
     return [word.text for tag, _, _, low, high in changes if tag != "equal" for word in new[low:high] if word.content]
 
 
