@@ -240,6 +240,22 @@ class Paper(Form):
         """Return similarity minus the weighted divergence."""
         return f"g − α·u·d = {score.similarity:.3f} − {self.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
 
+    def worst(self, measured: Measured, count: int) -> list[tuple[str, ...]]:
+        """Return at most `count` content words of every caption, by the mean of their support terms, largest first.
+
+        Without `units`, which take three times as long: shards have these words for every row.
+        """
+        worst = []
+        for pair in range(len(measured)):
+            terms, words = measured.terms.support_terms[pair].tolist(), self.words(measured, pair)
+            means = [
+                (-sum(terms[token] for token in word.tokens) / len(word.tokens), number)
+                for number, word in enumerate(words)
+                if word.content and word.tokens
+            ]
+            worst.append(tuple(words[number].text for _, number in sorted(means)[:count]))
+        return worst
+
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
         """Return the words and marks of a caption with the term and the gap of each; none for one without tokens."""
         words = self.words(measured, pair)

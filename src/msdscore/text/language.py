@@ -60,12 +60,13 @@ def caption_language(caption: str) -> str | None:
     (None, 'ja', None)
     """
     cleaned = clean(caption)
-    text = caption if cleaned is None else cleaned.text
-    return language_of(text, tokens(text.lower()))
+    return language_of(caption if cleaned is None else cleaned.text)
 
 
-def language_of(text: str, words: Sequence[str]) -> str | None:
-    """Return the language of a cleaned text with these words and marks; see `caption_language`."""
+@lru_cache(maxsize=1 << 14)  # warnings and tables need that of the same captions
+def language_of(text: str) -> str | None:
+    """Return the language of a cleaned text; see `caption_language`."""
+    words = tokens(text.lower())
     if not text.isascii():
         letters = [letter for letter in text if letter.isalpha()]
         if 3 * sum(not is_latin(letter) for letter in letters) > len(letters):
@@ -103,7 +104,6 @@ def is_latin(letters: str) -> bool:
     return all(letter.isascii() or unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
 
 
-@lru_cache(maxsize=256)  # warnings and tables ask for the same captions
 def _ranked(text: str) -> list[tuple[str, float]]:
     """Return all languages with their probabilities, the most likely one first."""
     return [(language, float(share)) for language, share in _identifier().rank(text[:1000])]

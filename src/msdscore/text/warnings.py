@@ -61,7 +61,7 @@ def text_warnings(text: str, *, english: bool) -> tuple[str, ...]:
     text = caption if cleaned is None else cleaned.text
     lower = text.lower()
     words = tokens(lower)
-    readable = language_of(text, words) in (ENGLISH, None) if english else is_plain_english(words)
+    readable = language_of(text) in (ENGLISH, None) if english else is_plain_english(words)
     warnings = [NOT_ENGLISH] if english and not readable else []
     if all(word in STOP_WORDS for word in each_word(text)):
         if WORD.search(text):
