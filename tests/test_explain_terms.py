@@ -198,21 +198,6 @@ def test_influence_predicts_the_effect_of_dropping_a_patch(scorer):
     assert np.corrcoef(expected, rises)[0, 1] > 0.9
 
 
-def test_kernel_equals_the_derivative_if_every_patch_is_a_component():
-    rng = np.random.default_rng(0)
-    points, tokens = (rng.normal(size=(n, 3)) for n in (9, 4))
-    kernel = np.exp(2.0 * tokens @ points.T)
-    spread = kernel / kernel.sum(axis=1, keepdims=True)
-    terms = projections.MapTerms(np.zeros(9), np.zeros(4), spread, np.zeros((4, 9)), 0.0, np.full(4, 0.25))
-
-    def divergence(weights):
-        return -np.log(kernel @ weights / weights.sum()).mean()
-
-    step = 1e-6
-    slopes = [(divergence(np.ones(9) - step * np.eye(9)[i]) - divergence(np.ones(9))) / step for i in range(9)]
-    np.testing.assert_allclose(PROJECTIONS["kernel"](terms)[0], slopes, atol=1e-5)
-
-
 def test_influence_on_coverage_equals_leave_one_out():
     ratios = np.array([1.0, 2.0, 6.0])
     terms = projections.MapTerms(ratios / 3, np.zeros(1), np.full((1, 3), 1 / 3), np.zeros((1, 3)), 1.0, np.ones(1))
