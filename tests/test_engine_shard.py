@@ -23,6 +23,7 @@ from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
 from msdscore.forms.columns import added
 from msdscore.forms.paper import Paper
+from msdscore.forms.references import NAMES
 from msdscore.io import stores
 from msdscore.io.files import base_name
 from msdscore.io.runs import take_folder
@@ -180,7 +181,7 @@ def test_references_of_shards_are_in_their_scores(tmp_path):
     score_shard(TOY, source, tmp_path / "0.parquet")
     with open_rows(source) as opened:
         score_rows(TOY, opened, tmp_path / "rows.parquet")
-    names = list(column_names("references"))
+    names = list(NAMES)
     of_shard, of_file = (pq.read_table(tmp_path / name, columns=names) for name in ("0.parquet", "rows.parquet"))
     assert of_shard.equals(of_file)
     assert of_shard["ref_msd"].null_count == 0

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from command_line import invoke, msdscore
-from msdscore import threads
+from msdscore import __version__, threads
 from msdscore.encoders.cached import CacheSettings
 from msdscore.errors import ConfigError, RunError, UnknownNameError
 from msdscore.io.shards import read_facts
@@ -465,7 +465,7 @@ def test_a_folder_never_mixes_versions_or_settings(tmp_path, monkeypatch, change
         (out / "_run/manifest.json").unlink()  # as earlier versions left it
         for module in ("spec", "pipeline"):
             monkeypatch.setattr(f"msdscore.scoring.{module}.__version__", "9.9.9")
-        spec, message = TOY, "another signature .*v:0.* now v:9.9.9"
+        spec, message = TOY, f"another signature .*v:{__version__}, now v:9.9.9"
     else:
         spec, message = replace(TOY, changes={"kappa": 30.0}), r"another signature \(kappa:20, now kappa:30\)"
     with pytest.raises(RunError, match=message):

@@ -14,6 +14,7 @@ from PIL import Image
 from command_line import invoke
 from msdscore import Paper, Scorer, register_form
 from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.forms import registry
 from msdscore.forms.base import Form
 from msdscore.forms.columns import COLUMNS, columns_logged, columns_shown, number_columns
 
@@ -98,6 +99,7 @@ def foreign(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_used", dict(registry._used))  # other tests do not know these forms
     yield tmp_path
     sys.modules.pop("nearest_patch", None)
 

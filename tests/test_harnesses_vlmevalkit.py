@@ -54,7 +54,7 @@ def test_predictions_find_their_images_by_index(dataset, tmp_path, kind):
         rows = list(source.read())
     assert [row.caption for row in rows[:2]] == ["a red square", "a blue square"]
     assert [Path(row.image).name for row in rows] == ["7.jpg", "12.jpg", "15.jpg"]
-    assert "prediction reports that the model did not answer: Failed to obtain" in rows[2].error
+    assert "prediction reports that the model did not answer: Failed to obtain" in str(rows[2].error)
 
 
 def test_images_are_written_once_and_shared_ones_copied(dataset, tmp_path, capsys):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from msdscore import MissingExtraError
+from msdscore.installation import install_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "integrations"
 NEEDS = {
@@ -65,5 +66,5 @@ def test_grpo_example_trains_one_step(capsys, tmp_path, monkeypatch):
 def test_missing_library_error_names_the_extra(module, library, install, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(MissingExtraError, match=f"'{re.escape(install)}'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_line(install))):
         import_module(module)

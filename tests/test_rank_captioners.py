@@ -410,7 +410,10 @@ def test_csv_has_numbers_and_plain_names() -> None:
 
 def test_scores_of_the_default_form_are_called_msd_e(tmp_path) -> None:
     signature = "msd-e|enc:mini@1|form:evidence|xi:0.2|v:1"
-    files = [str(scored(tmp_path / f"{n}.parquet", np.arange(6.0) + n, signature=signature)) for n in range(2)]
+    files = [
+        str(scored(tmp_path / f"{n}.parquet", values, signature=signature, precision=values, information=values))
+        for n, values in enumerate([np.arange(6.0), np.arange(1.0, 7.0)])
+    ]
     ranking = rank(read_contest(files), how=FEW)
     first, *pairs = ranking_grids(ranking, ["all"])
     assert first.columns[1:6:2] == ("MSD-E", "Soft-MSD-E", "match")

@@ -306,13 +306,12 @@ def test_files_of_references_are_joined_by_image(scorer, tmp_path, name):
     assert (none["ref_msd"], none["warnings"]) == (None, [])  # an empty list is none
 
 
-def test_run_with_references_resumes_and_detects_other_references(scorer, tmp_path):
+def test_finished_run_with_references_detects_other_images_and_references(scorer, tmp_path):
     write_files(tmp_path)
-    first = scored_file(scorer, tmp_path, "ids.json")
+    assert scored_file(scorer, tmp_path, "ids.json") == scored_file(scorer, tmp_path, "ids.json")
     Image.new("RGB", (48, 48), "green").save(tmp_path / "blue.png")
-    second = scored_file(scorer, tmp_path, "ids.json")
-    assert second[2] == first[2]
-    assert second[1]["msd"] != first[1]["msd"]
+    with pytest.raises(RunError, match="image files were changed"):
+        scored_file(scorer, tmp_path, "ids.json")
     (tmp_path / "ids.json").write_text(json.dumps({"red": ["a green circle"]}))
     with pytest.raises(RunError, match="another input"):
         scored_file(scorer, tmp_path, "ids.json")

@@ -326,7 +326,7 @@ def list_of(cell: Any) -> list[Any] | None:
     """
     if isinstance(cell, list | tuple):
         return list(cell)
-    return list(cell) if getattr(cell, "ndim", 0) == 1 else None
+    return cell.tolist() if getattr(cell, "ndim", 0) == 1 else None
 
 
 def read_references(cell: Any, name: str = REFERENCES) -> list[Any] | None:

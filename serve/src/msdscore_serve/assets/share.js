@@ -206,7 +206,7 @@ function Dialog({ caption }) {
       </p>
       <details>
         <summary>Embed</summary>
-        <pre>${frame.length > 400 ? `${frame.slice(0, 300)}…${frame.slice(-60)}` : frame}</pre>
+        <pre tabindex="0">${frame.length > 400 ? `${frame.slice(0, 300)}…${frame.slice(-60)}` : frame}</pre>
         <p class="small">Start the service with <code>--embed</code> and the origin of your page.</p>
         <button
           type="button"
