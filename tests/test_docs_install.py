@@ -90,9 +90,10 @@ def requirements_of_errors():
                          for word in call.keywords}  # fmt: skip
                 called = getattr(call.func, "id", "")
                 if called == "require" and words.get("extra"):
-                    yield f"{words.get('of', 'msdscore')}[{words['extra']}]", path
+                    of, extra = str(words.get("of", "msdscore")), str(words["extra"])
+                    yield f"{of}[{extra}]", path
                 elif called in ("missing_extra", "install_line") and isinstance(call.args[-1], ast.Constant):
-                    yield call.args[-1].value, path
+                    yield str(call.args[-1].value), path
 
 
 def test_requirements_of_errors_exist():

@@ -217,7 +217,7 @@ def test_groups_and_ids(tmp_path):
 def test_duplicate_keys_are_an_error_of_the_row(tmp_path, line):
     rows = rows_of(write(tmp_path / "rows.jsonl", f'{{"image": "a.jpg", "caption": "x"}}\n{line}\n'))
     assert rows[0].error is None
-    assert re.fullmatch(r"line 2: the name '(caption|p)' appears more than once in one object", rows[1].error)
+    assert re.fullmatch(r"line 2: the name '(caption|p)' appears more than once in one object", str(rows[1].error))
     with pytest.raises(InputError, match="more than once .*character 1"):
         rows_of(write(tmp_path / "rows.json", f"[{line}]"))
 
@@ -735,7 +735,9 @@ def test_too_long_line_is_a_failed_row(tmp_path, monkeypatch):
     lines = ['{"image": "a.jpg", "caption": "x"}', long, '{"image": "c.jpg", "caption": "z"}', long]
     rows = rows_of(write(tmp_path / "rows.jsonl", "\n".join(lines)))
     assert [row.caption for row in rows] == ["x", "", "z", ""]
-    assert re.match(r"line 2: more than [\d,]+ bytes in one row; expected an image and its captions", rows[1].error)
+    assert re.match(
+        r"line 2: more than [\d,]+ bytes in one row; expected an image and its captions", str(rows[1].error)
+    )
     with pytest.raises(InputError, match="bytes in one row.*character 37"):
         rows_of(write(tmp_path / "rows.json", f"[{lines[0]}, {long[:-2]}"))
     with pytest.raises(InputError, match="csv: line 2: .*in one row"):

@@ -46,7 +46,8 @@ const shares = (title, rows) => {
       </thead>
       <tbody>
         ${rows.map(
-          (row) => html`<tr key=${row.name}>
+          (row) =>
+            html`<tr key=${row.name}>
             <th scope="row">${row.name}</th>
             ${columns.map((name) => html`<td key=${name}>${shown(name, row[name])}</td>`)}
           </tr>`,
@@ -77,10 +78,12 @@ export function About() {
       ${list(GOOD_FOR)}
       <p>Do not trust it for</p>
       ${list(NOT_FOR)}
-      ${state.look.claims &&
-      html`<p>Measured on ${state.look.claims.date} with this encoder and these settings, in percent:</p>
+      ${
+        state.look.claims &&
+        html`<p>Measured on ${state.look.claims.date} with this encoder and these settings, in percent:</p>
         ${shares("Captions", state.look.claims.captions)} ${shares("Words", state.look.claims.words)}
-        ${shares("Words with a mark: how many of them were changed", state.look.claims.marks)}`}
+        ${shares("Words with a mark: how many of them were changed", state.look.claims.marks)}`
+      }
       <h2>Signature</h2>
       <p class="small">Numbers are comparable only if their signatures are equal.</p>
       <code id="signature">${state.look.signature}</code>

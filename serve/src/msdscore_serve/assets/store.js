@@ -394,7 +394,7 @@ async function propose(image, caption) {
 function show(image, captions, references = "") {
   Object.assign(state, { view: "image", image, references, opening: false, compared: [], active: null });
   state.message = state.word = state.pinned = state.patch = null;
-  for (const name of [...again.keys()]) if (name !== "rows") again.delete(name); // they were about another image
+  for (const name of again.keys()) if (name !== "rows") again.delete(name); // they were about another image
   if (image) announce(`${imageName()}.`);
   state.captions = captions.map(newCaption);
   state.order = state.captions.map((caption) => caption.id);

@@ -77,7 +77,7 @@ function fromJson(text) {
   if (!Array.isArray(found.images)) return records;
   // Annotations of COCO name their image by a number.
   const files = new Map(found.images.map(({ id, file_name }) => [id, file_name]));
-  return records.map(({ id, image_id, ...rest }) => ({ image: files.get(image_id) ?? image_id, ...rest }));
+  return records.map(({ id: _id, image_id, ...rest }) => ({ image: files.get(image_id) ?? image_id, ...rest }));
 }
 
 function fromJsonLines(text) {
