@@ -29,6 +29,8 @@ _COLUMNS = pa.schema(
         ("cache", pa.list_(pa.int64())),
     ]
 )
+# Of Ray Data. On a busy machine, an actor that was started may be given up before it runs (Ray 2.60).
+_SETTINGS = {"enable_progress_bars": False, "max_errored_blocks": -1, "max_consecutive_actor_init_deaths": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,19 +200,22 @@ def _try_counter(ray: Any, most: int) -> Any:
 
 @contextmanager
 def _quiet_context(data: Any) -> Iterator[None]:
-    """Disable Ray's progress bars, and do not stop at the first lost shard; restore the settings afterwards.
+    """Disable Ray's progress bars, and do not stop at the first lost shard or actor; restore the settings afterwards.
 
     A lost actor or machine would log a traceback of 70 lines per shard; the result of a lost shard says so in one.
     """
     context, log = data.DataContext.get_current(), logging.getLogger("ray.data")
-    before = context.enable_progress_bars, context.max_errored_blocks, log.level
-    context.enable_progress_bars, context.max_errored_blocks = False, -1
+    before = {name: getattr(context, name) for name in _SETTINGS if hasattr(context, name)}
+    level = log.level
+    for name in before:
+        setattr(context, name, _SETTINGS[name])
     log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        context.enable_progress_bars, context.max_errored_blocks = before[:2]
-        log.setLevel(before[2])
+        for name, value in before.items():
+            setattr(context, name, value)
+        log.setLevel(level)
 
 
 def _gpus(ray: Any, spec: ScorerSpec, how: RayOptions) -> float | None:
