@@ -130,7 +130,7 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
         if kind not in families():
             raise unknown_name(f"model type of {name!r}:", kind, families())
         return EncoderRow(name=name, loader=families()[kind], family=kind, source=name)
-    if name.startswith((".", "/", "~")) and not meant:
+    if (name.startswith((".", "/", "~")) or Path(name).is_absolute()) and not meant:  # with a drive on Windows
         raise WeightsError(f"folder {name!r} does not exist; pass an existing folder, a hub name or a short name")
     spelled = {_plain(other): row.name for row in known.values() for other in (*_other_names(row), row.name)}
     near = [spelled[other] for other in get_close_matches(_plain(name), spelled, n=4, cutoff=0.6)]
