@@ -148,7 +148,7 @@ notebooks: setup
 	$(BIN)/python tools/slim_notebooks.py docs/notebooks/*.ipynb
 
 docs: setup
-	$(PIP) --editable serve --editable '.[docs]'
+	$(PIP) furo myst-nb sphinx sphinx-copybutton sphinx-design
 	$(BIN)/sphinx-build --quiet --fail-on-warning docs build/docs
 
 # All distributions, tried in environments with nothing but their wheels and the libraries that these need: one as users
