@@ -240,9 +240,10 @@ class Score:
 
     @property
     def headline(self) -> str:
-        """The verdict with the match, and the words in doubt: `on topic (83 %) · check: blue`.
+        """The verdict with the match, and the words in doubt.
 
-        Without a verdict, what withholds it; without judged words, only the first half; empty without a match.
+        Such as `on topic (83 %) · check: blue`. Without a verdict, what withholds it; without judged words, only the
+        first half; empty without a match.
         """
         if not self.has_match:
             return ""
@@ -253,7 +254,10 @@ class Score:
 
     @property
     def word_notes(self) -> tuple[str, ...]:
-        """The words in doubt in a few words, such as `check: blue`, or `no word stands out`; empty without words."""
+        """The words in doubt, or that no word stands out; empty without words.
+
+        Such as `check: blue`, or `no word stands out`.
+        """
         if self.doubtful is None:
             return ()
         notes = []
