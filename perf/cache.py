@@ -18,7 +18,7 @@ from PIL import Image
 
 from msdscore.encoders.cached import CacheSettings
 from msdscore.rows.files import open_rows
-from msdscore.run.rows import score_rows
+from msdscore.run.rows import score_file
 from msdscore.scoring.spec import ScorerSpec
 
 
@@ -38,7 +38,7 @@ def run(spec, rows, output):
     pipeline = spec.build()
     start = time.process_time()
     with open_rows(rows) as source:
-        result = score_rows(pipeline, source, output)
+        result = score_file(pipeline, source, output)
     return time.process_time() - start, result.cache, pq.read_table(output)
 
 

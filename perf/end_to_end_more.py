@@ -22,9 +22,9 @@ from runs import cores_rate, dtype_on, load, peak, prepare, reporter, requests, 
 from synthetic_clip import make_captions, make_lists, make_tars
 
 from msdscore.scoring import pipeline as scoring_pipeline
-from msdscore.scoring import stream as scoring_stream
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Batch, score_batches
+from msdscore.scoring.rows import Batch, stream_batches
+from msdscore_torch.feeding import images as feeding_images
 from msdscore_torch.feeding.images import DecodingProcesses
 from msdscore_torch.gpu import device as core_device
 
@@ -52,7 +52,8 @@ def several(pipeline, paths, each, device):
             yield Batch(part, captions[first * each : first * each + len(owner)], owner)
 
     def run(sources, seed):
-        assert sum(map(len, score_batches(pipeline, requests(sources, seed)))) == each * len(sources)
+        scored = stream_batches(pipeline, requests(sources, seed))
+        assert sum(len(numbers) for _, numbers in scored) == each * len(sources)
 
     run(paths[: 2 * pipeline.batch_size], 7 + each)
     return each * len(paths) / seconds(lambda: run(paths, 70 + each), device)
@@ -67,7 +68,7 @@ def curves(folder, device, count, report):
         part = paths[: max(2 * batch_size, min(count, number * count // 16))]
         report(f"decoders_{number}", rate(pipeline, part, device, number))
     for number in (3, 6, 12) if device == "cuda" else ():
-        with patch.object(scoring_stream, "GPU_AHEAD", (number, number)):
+        with patch.object(feeding_images, "GPU_AHEAD", (number, number)):
             pipeline = Pipeline(encoder, batch_size=batch_size, decoders=cpu_count())
             report(f"ahead_{number}", rate(pipeline, paths, device, 200 + number))
     for size in (64, 128, 256, 512, 1024) if device == "cuda" else (8, 32):
@@ -140,8 +141,8 @@ def stages(folder, device, count, report):
     msd = {}
     for decoders in (0, cpu_count()):
         pipeline = Pipeline(encoder, decoders=decoders)
-        outputs = score_batches(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
-        msd[decoders] = [score.msd for scores in outputs for score in scores]
+        outputs = stream_batches(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
+        msd[decoders] = [score.msd for _, scores in outputs for score in scores]
     report("threads_against_decoders", max(abs(a - b) for a, b in zip(*msd.values(), strict=True)))
     spent = defaultdict(list)
     fetching = core_device.fetching

@@ -50,14 +50,14 @@ def make_inputs(folder: Path) -> None:
 
 
 def score(inputs: Path, output: Path, *, cache: Path | None = None) -> None:
-    """Run `score_rows` in small parts, so that there are many points of interruption."""
+    """Run `score_file` in small parts, so that there are many points of interruption."""
     from msdscore import ScorerSpec
     from msdscore.encoders.cached import CacheSettings
     from msdscore.rows.files import open_rows
-    from msdscore.run.rows import RunOptions, score_rows
+    from msdscore.run.rows import RunOptions, score_file
 
     spec = ScorerSpec(encoder="toy", cache=None if cache is None else CacheSettings(folder=str(cache)))
-    score_rows(spec, open_rows(inputs / "rows.jsonl"), output / "out.parquet", RunOptions(part_rows=PART_ROWS))
+    score_file(spec, open_rows(inputs / "rows.jsonl"), output / "out.parquet", RunOptions(part_rows=PART_ROWS))
 
 
 def cached(inputs: Path, output: Path) -> None:

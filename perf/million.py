@@ -28,7 +28,7 @@ from PIL import Image
 
 from msdscore.io.shards import ShardFacts, write_shard
 from msdscore.rows.files import open_rows
-from msdscore.run.rows import score_rows
+from msdscore.run.rows import score_file
 from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.rule import Quota, Rule
@@ -124,7 +124,7 @@ def do_file(folder, rows, megabytes, remember=512):
     pipeline = ScorerSpec(encoder="toy").build().remembering(remember << 19)
     start = time.process_time()
     with open_rows(folder / "rows.parquet") as source:
-        result = score_rows(pipeline, source, folder / f"{rows}.parquet")
+        result = score_file(pipeline, source, folder / f"{rows}.parquet")
     assert (result.rows, result.failed) == (rows, 0)
     print(json.dumps([rows, time.process_time() - start, peak()]), flush=True)
 

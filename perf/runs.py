@@ -18,7 +18,7 @@ from msdscore.encoders.preprocessing import read_pixels
 from msdscore.encoders.registry import load_encoder
 from msdscore.io.images import ImageLimits
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Batch, stream_batches
+from msdscore.scoring.rows import Batch, stream_batches
 
 
 class Pooled:
@@ -114,10 +114,10 @@ def stream(pipeline, sources, captions):
 def run_file(pipeline, folder, output):
     """Run `msdscore score rows.jsonl -o scores.parquet` without loading the encoder."""
     from msdscore.rows.files import open_rows
-    from msdscore.run.rows import RunOptions, score_rows
+    from msdscore.run.rows import RunOptions, score_file
 
     with open_rows(str(folder / "rows.jsonl")) as rows:
-        result = score_rows(pipeline, rows, output, RunOptions(overwrite=True))
+        result = score_file(pipeline, rows, output, RunOptions(overwrite=True))
     assert result.failed == 0, result.reasons
     return result.rows
 

@@ -4,7 +4,7 @@ from contextlib import closing
 
 from msdscore import load_encoder
 from msdscore.errors import CaptionError
-from msdscore.scoring.stream import stream_batches
+from msdscore.scoring.rows import stream_batches
 
 
 def results_of(pipeline, batches):

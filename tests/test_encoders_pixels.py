@@ -18,7 +18,7 @@ from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Batch
+from msdscore.scoring.rows import Batch
 from msdscore_torch.vision import device as on_device
 from msdscore_torch.vision import nvjpeg
 from msdscore_torch.vision.device import stack_pixels

@@ -24,7 +24,7 @@ from msdscore.io.tables import write_table
 from msdscore.rows.files import Row, open_rows
 from msdscore.rows.formats import open_records
 from msdscore.run.parts import FIRST_ROWS, Plan
-from msdscore.run.rows import RunOptions, score_rows
+from msdscore.run.rows import RunOptions, score_file
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import write_tar
 
@@ -48,7 +48,7 @@ def make_input(folder, rows=40, name="rows.jsonl"):
 def run(scorer, path, output, **options):
     with open_rows(path) as source:
         progress = options.pop("progress", lambda done, total: None)
-        return score_rows(scorer.pipeline, source, output, RunOptions(**options), progress=progress)
+        return score_file(scorer.pipeline, source, output, RunOptions(**options), progress=progress)
 
 
 def test_rows_have_their_order_and_columns_and_equal_the_scorer(tmp_path):
@@ -232,9 +232,9 @@ def test_kill_nine_loses_at_most_one_chunk(tmp_path):
     output = tmp_path / "out.jsonl"
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom msdscore import Scorer\n"
-        "from msdscore.run.rows import RunOptions, score_rows\nfrom msdscore.rows.files import open_rows\n"
+        "from msdscore.run.rows import RunOptions, score_file\nfrom msdscore.rows.files import open_rows\n"
         "with open_rows(sys.argv[1]) as rows:\n"
-        "    score_rows(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(part_rows=5), progress=lambda d, t: time.sleep(0.05))\n"
+        "    score_file(Scorer('toy').pipeline, rows, Path(sys.argv[2]), RunOptions(part_rows=5), progress=lambda d, t: time.sleep(0.05))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code, str(path), str(output)])
     parts = tmp_path / "out.jsonl.parts"
@@ -364,7 +364,7 @@ def test_images_found_by_id_may_be_added_later(tmp_path, present):
 
     def score(target, **options):
         with open_rows(path, images=folder) as source:
-            return score_rows(Scorer("toy").pipeline, source, target, RunOptions(part_rows=6, **options))
+            return score_file(Scorer("toy").pipeline, source, target, RunOptions(part_rows=6, **options))
 
     assert score(output).failed == 60 - 3 * len(present)
     for i in (3, 17):
@@ -380,16 +380,16 @@ def test_a_finished_run_does_not_load_the_encoder(tmp_path, monkeypatch):
     path, _ = make_input(tmp_path)
     output, spec = tmp_path / "out.parquet", ScorerSpec(encoder="toy")
     with open_rows(path) as source:
-        first = score_rows(spec, source, output)
+        first = score_file(spec, source, output)
     monkeypatch.setattr(ScorerSpec, "build", lambda self: pytest.fail("the encoder was loaded"))
     with open_rows(path) as source:
-        again = score_rows(spec, source, output)
+        again = score_file(spec, source, output)
         assert (again.rows, again.scored, again.earlier, again.signature) == (40, 0, 40, first.signature)
         with pytest.raises(pytest.fail.Exception):  # other settings need the encoder to report the difference
-            score_rows(ScorerSpec(encoder="toy", changes={"kappa": 30.0}), source, output)
+            score_file(ScorerSpec(encoder="toy", changes={"kappa": 30.0}), source, output)
     Image.new("RGB", (48, 32), "orange").save(tmp_path / "red.png")
     with open_rows(path) as source, pytest.raises(RunError, match="image files were changed"):
-        score_rows(spec, source, output)
+        score_file(spec, source, output)
 
 
 def test_a_finished_run_with_failed_rows_loads_the_encoder_only_to_retry(tmp_path, monkeypatch):
@@ -397,12 +397,12 @@ def test_a_finished_run_with_failed_rows_loads_the_encoder_only_to_retry(tmp_pat
     (tmp_path / "red.png").unlink()
     output, spec = tmp_path / "out.parquet", ScorerSpec(encoder="toy")
     with open_rows(path) as source:
-        first = score_rows(spec, source, output)
+        first = score_file(spec, source, output)
         monkeypatch.setattr(ScorerSpec, "build", lambda self: pytest.fail("the encoder was loaded"))
-        again = score_rows(spec, source, output)
+        again = score_file(spec, source, output)
         assert (again.failed, again.scored, again.reasons) == (first.failed, 0, first.reasons)
         with pytest.raises(pytest.fail.Exception):
-            score_rows(spec, source, output, RunOptions(retry=True))
+            score_file(spec, source, output, RunOptions(retry=True))
 
 
 ODD = [
@@ -661,7 +661,7 @@ def test_rows_of_a_temporarily_replaced_input_are_never_scored(tmp_path):
     with open_rows(path) as source:
         path.write_text(path.read_text().replace("number 3", "number 4"))
         with pytest.raises(RunError, match="was changed or touched"):
-            score_rows(Scorer("toy").pipeline, source, output, RunOptions(part_rows=8), progress=put_back)
+            score_file(Scorer("toy").pipeline, source, output, RunOptions(part_rows=8), progress=put_back)
     assert not output.exists()
     run(Scorer("toy"), path, output, part_rows=8)
     run(Scorer("toy"), path, tmp_path / "clean.jsonl", part_rows=8)
@@ -774,10 +774,10 @@ def test_excel_safe_escapes_formulas(tmp_path, suffix):
     for first in (True, False):
         output = tmp_path / f"{first}.{suffix}"
         with open_rows(path) as source:
-            score_rows(spec, source, output, RunOptions(excel_safe=first))
-            assert score_rows(spec, source, output, RunOptions(excel_safe=first)).scored == 0
+            score_file(spec, source, output, RunOptions(excel_safe=first))
+            assert score_file(spec, source, output, RunOptions(excel_safe=first)).scored == 0
             with pytest.raises(RunError, match="another excel_safe"):
-                score_rows(spec, source, output, RunOptions(excel_safe=not first))
+                score_file(spec, source, output, RunOptions(excel_safe=not first))
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("s", tz="UTC"), pa.date32(), pa.duration("s")])

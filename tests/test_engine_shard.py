@@ -32,7 +32,7 @@ from msdscore.io.stores import expand, expand_all, score_names
 from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames
 from msdscore.rows.tars import read_samples
-from msdscore.run.rows import score_rows
+from msdscore.run.rows import score_file
 from msdscore.run.shards import ShardJob, ShardOptions, score_shard
 from msdscore.run.workers import plan_jobs, score_on_workers
 from msdscore.scoring.spec import ScorerSpec
@@ -180,7 +180,7 @@ def test_references_of_shards_are_in_their_scores(tmp_path):
     source.write_text("\n".join(map(json.dumps, rows)))
     score_shard(TOY, source, tmp_path / "0.parquet")
     with open_rows(source) as opened:
-        score_rows(TOY, opened, tmp_path / "rows.parquet")
+        score_file(TOY, opened, tmp_path / "rows.parquet")
     names = list(NAMES)
     of_shard, of_file = (pq.read_table(tmp_path / name, columns=names) for name in ("0.parquet", "rows.parquet"))
     assert of_shard.equals(of_file)

@@ -13,7 +13,7 @@ from msdscore import Scorer
 from msdscore.core.evidence import VERDICT_AT
 from msdscore.report.build import ReportOptions, build
 from msdscore.rows.files import open_rows
-from msdscore.run.rows import score_rows
+from msdscore.run.rows import score_file
 from test_report_page import write_rows
 
 MANY = 50_000
@@ -30,7 +30,7 @@ def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     scorer = Scorer("toy")
     with open_rows(write_rows(folder)) as source:
-        score_rows(scorer.pipeline, source, folder / "out.parquet")
+        score_file(scorer.pipeline, source, folder / "out.parquet")
     build(folder / "out.parquet", folder / "report.html", ReportOptions(images=folder, show=4), scorer=scorer)
     return folder / "report.html"
 

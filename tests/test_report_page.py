@@ -19,7 +19,7 @@ from msdscore.report.build import ReportOptions, build, worst
 from msdscore.report.results import read_results, rows_with_images, standings
 from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames
-from msdscore.run.rows import score_rows
+from msdscore.run.rows import score_file
 from msdscore.samples import sample_image
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"
@@ -54,7 +54,7 @@ def scored(tmp_path_factory, scorer):
     rows = write_rows(folder)
     for suffix in ("parquet", "jsonl", "csv"):
         with open_rows(rows) as source:
-            score_rows(scorer.pipeline, source, folder / f"out.{suffix}")
+            score_file(scorer.pipeline, source, folder / f"out.{suffix}")
     return folder
 
 
@@ -130,7 +130,7 @@ def test_reports_count_withheld_verdicts_separately_and_have_the_limits_of_the_r
     scorer, found = Scorer(verdict_at=(0.05, 0.6)), []
     for suffix in ("parquet", "jsonl"):
         with open_rows(path) as source:
-            score_rows(scorer.pipeline, source, tmp_path / f"out.{suffix}")
+            score_file(scorer.pipeline, source, tmp_path / f"out.{suffix}")
         build(tmp_path / f"out.{suffix}", tmp_path / "r.html", ReportOptions(show=0, overwrite=True))
         found.append(data_of(tmp_path / "r.html"))
     for data in found:
@@ -145,7 +145,7 @@ def test_reports_count_withheld_verdicts_separately_and_have_the_limits_of_the_r
 def test_words_in_doubt_have_no_map(tmp_path):
     rows, judging = write_rows(tmp_path), Scorer()
     with open_rows(rows) as source:
-        score_rows(judging.pipeline, source, tmp_path / "out.jsonl")
+        score_file(judging.pipeline, source, tmp_path / "out.jsonl")
     build(tmp_path / "out.jsonl", tmp_path / "r.html", ReportOptions(images=tmp_path, show=2), scorer=judging)
     galleries = data_of(tmp_path / "r.html")["galleries"]
     assert [{len(card["images"]) for card in gallery["cards"]} for gallery in galleries] == [{1}, {1}, {2}]
@@ -187,7 +187,7 @@ def test_embedded_images_are_read_from_the_scored_file(tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     scored = tmp_path / "out.parquet"
     with open_rows(tmp_path / "rows.parquet") as source:
-        score_rows(Scorer("toy").pipeline, source, scored)
+        score_file(Scorer("toy").pipeline, source, scored)
     for name, options in (("known", ReportOptions()), ("given", ReportOptions(rows=tmp_path / "rows.parquet"))):
         made = build(scored, tmp_path / f"{name}.html", options, scorer=Scorer("toy"))
         assert (made.explained, made.unseen) == (2, ())
@@ -202,7 +202,7 @@ def test_columns_of_the_run_are_used(tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name in ("plain.csv", "own.jsonl"):
         with open_rows(tmp_path / "rows.jsonl", columns=ColumnNames(image="photo", caption="alt")) as source:
-            score_rows(Scorer("toy").pipeline, source, tmp_path / name)
+            score_file(Scorer("toy").pipeline, source, tmp_path / name)
         results = read_results(tmp_path / name)
         assert results.captions == ("green and red", "a dog")
         assert not np.isnan(results.numbers["msd"]).any()

@@ -34,7 +34,7 @@ from msdscore.encoders.base import TokenLayout
 from msdscore.forms.columns import added
 from msdscore.rows.rules import ColumnNames
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.stream import Batch
+from msdscore.scoring.rows import Batch
 
 COLOURS = ("red", "green", "blue", "white", "yellow")
 

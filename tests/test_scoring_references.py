@@ -30,7 +30,7 @@ from msdscore.forms.references import (
 )
 from msdscore.rows.files import open_rows
 from msdscore.rows.references import ReferenceFile
-from msdscore.run.rows import score_rows
+from msdscore.run.rows import score_file
 
 REFERENCES = ["a red box on a table", "a small red square", "something red"]
 
@@ -132,7 +132,7 @@ def test_signature_contains_weights_and_number_of_references(scorer, tmp_path):
     write_files(tmp_path)
     with open_rows(tmp_path / "rows.jsonl", references=ReferenceFile(tmp_path / "ids.json")) as source:
         for _ in range(2):  # finished the second time
-            assert f"{facts}1-3|v:" in score_rows(scorer.pipeline, source, tmp_path / "scores.jsonl").signature
+            assert f"{facts}1-3|v:" in score_file(scorer.pipeline, source, tmp_path / "scores.jsonl").signature
 
 
 def test_each_text_is_encoded_once(monkeypatch):
@@ -288,7 +288,7 @@ def test_the_command_takes_references_of_one_image(scorer, tmp_path):
 
 def scored_file(scorer, folder, references):
     with open_rows(folder / "rows.jsonl", references=ReferenceFile(folder / references)) as source:
-        score_rows(scorer.pipeline, source, folder / "scores.jsonl")
+        score_file(scorer.pipeline, source, folder / "scores.jsonl")
     return [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
 
 

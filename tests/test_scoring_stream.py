@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.backends import cuda as backends
 
-from counting import CountingEncoder
+from counting import CountingEncoder, results_of
 from msdscore import Scorer
 from msdscore.core.arrays import is_launching, launched
 from msdscore.encoders.base import encode_in_batches
@@ -23,8 +23,8 @@ from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.embedder import BATCH_SIZES, OBJECTS, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.rows import Batch
 from msdscore.scoring.spec import ScorerSpec
-from msdscore.scoring.stream import Batch, score_batches
 from msdscore_torch.feeding import processes as decoders
 from msdscore_torch.feeding.images import batches_ahead
 from tar_shards import write_tar
@@ -56,8 +56,8 @@ def batches(count, size=3):
 
 def test_gpu_requests_overlap_with_identical_scores_in_order():
     plain, busy = Elsewhere("cpu"), Elsewhere()
-    expected = list(score_batches(Pipeline(plain), batches(12)))
-    found = list(score_batches(Pipeline(busy), batches(12)))
+    expected = list(results_of(Pipeline(plain), batches(12)))
+    found = list(results_of(Pipeline(busy), batches(12)))
     for one, other in zip(expected, found, strict=True):
         assert [row.msd for row in other] == pytest.approx([row.msd for row in one], abs=1e-6)
     assert get_ident() not in busy.threads
@@ -74,7 +74,7 @@ def test_abandoned_stream_leaves_no_waiting_threads():
             taken.append(number)
             yield next(batches(1))
 
-    stream = score_batches(Pipeline(Elsewhere()), endless())
+    stream = results_of(Pipeline(Elsewhere()), endless())
     next(stream)
     stream.close()
     assert len(taken) < 10
@@ -83,17 +83,17 @@ def test_abandoned_stream_leaves_no_waiting_threads():
 def test_one_thread_encodes_on_a_gpu_in_all_streams():
     encoder = Elsewhere()
     for _ in range(3):
-        assert len(list(score_batches(Pipeline(encoder), batches(12)))) == 12
+        assert len(list(results_of(Pipeline(encoder), batches(12)))) == 12
     assert len(encoder.threads) == 1
 
 
 def test_encoder_that_scores_on_a_gpu_does_not_wait_for_itself():
     class Nested(Elsewhere):
         def encode_images(self, images):
-            assert len(list(score_batches(Pipeline(inner), batches(6)))) == 6
+            assert len(list(results_of(Pipeline(inner), batches(6)))) == 6
             return super().encode_images(images)
 
-    inner, stream = Elsewhere(), score_batches(Pipeline(Nested()), batches(1))
+    inner, stream = Elsewhere(), results_of(Pipeline(Nested()), batches(1))
     with ThreadPoolExecutor(1) as other:
         assert len(other.submit(list, stream).result(timeout=60)) == 1
 
@@ -151,8 +151,8 @@ def test_error_of_captions_is_raised_once():
 
 def test_failed_request_stops_only_its_stream():
     with pytest.raises(ConfigError, match="refused"):
-        list(score_batches(Pipeline(Watched()), batches(12)))
-    assert len(list(score_batches(Pipeline(Elsewhere()), batches(12)))) == 12
+        list(results_of(Pipeline(Watched()), batches(12)))
+    assert len(list(results_of(Pipeline(Elsewhere()), batches(12)))) == 12
 
 
 @pytest.mark.parametrize(
@@ -282,12 +282,12 @@ def test_decoding_processes_equal_threads(tmp_path, monkeypatch):
         Batch([Image.open(files[1])], ["in memory"], [0]),
     ]
     threads, processes = (
-        [row for found in score_batches(Pipeline(encoder, decoders=count), asked) for row in found] for count in (0, 1)
+        [row for found in results_of(Pipeline(encoder, decoders=count), asked) for row in found] for count in (0, 1)
     )
     assert list(map(repr, processes)) == list(map(repr, threads))
     assert "not an image" in str(processes[len(files)])
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("decoded in this process"))
-    (found,) = score_batches(Pipeline(encoder, decoders=1), [Batch(files, captions[: len(files)], range(len(files)))])
+    (found,) = results_of(Pipeline(encoder, decoders=1), [Batch(files, captions[: len(files)], range(len(files)))])
     assert list(map(repr, found)) == list(map(repr, threads[: len(files)]))
 
 
@@ -297,7 +297,7 @@ def test_decoding_falls_back_to_threads(tmp_path, monkeypatch):
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     decoders.close_all()
-    (found,) = score_batches(pipeline, [Batch([file], ["a cat"], [0])])
+    (found,) = results_of(pipeline, [Batch([file], ["a cat"], [0])])
     decoders.close_all()
     assert found == pipeline.score(pipeline.decode([file]), ["a cat"], [0])
 
@@ -306,10 +306,10 @@ def test_abandoned_stream_cancels_decoding(tmp_path):
     file = tmp_path / "red.png"
     Image.new("RGB", (32, 32), "red").save(file)
     pipeline = Pipeline(load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu"), decoders=1)
-    stream = score_batches(pipeline, (Batch([file] * 8, ["a cat"] * 8, range(8)) for _ in range(100)))
+    stream = results_of(pipeline, (Batch([file] * 8, ["a cat"] * 8, range(8)) for _ in range(100)))
     first = next(stream)
     stream.close()
-    assert next(score_batches(pipeline, [Batch([file], ["a cat"], [0])])) == first[:1]
+    assert next(results_of(pipeline, [Batch([file], ["a cat"], [0])])) == first[:1]
 
 
 def test_overflow_is_raised_when_scores_are_read(tmp_path):

@@ -367,10 +367,10 @@ class Scorer:
         """
         from msdscore.rows.files import open_rows
         from msdscore.rows.rules import ColumnNames
-        from msdscore.run.rows import score_rows
+        from msdscore.run.rows import score_file
 
         with open_rows(rows, images=images, columns=columns or ColumnNames()) as source:
-            return score_rows(self.pipeline, source, Path(output), options, progress=progress)
+            return score_file(self.pipeline, source, Path(output), options, progress=progress)
 
     def stream(self, rows: "Iterable[ImageAndCaption]", *, errors: Errors = "row") -> Iterator[Score]:
         """Score any number of rows lazily, in constant memory.

@@ -146,7 +146,7 @@ def score(
     if output is not None and is_folder(output, source):
         if not is_address(output) and any(Path(name).is_dir() and is_same_file(Path(output), name) for name in sources):
             raise ConfigError(f"{output}: is the folder of the shards; expected another folder for their scores")
-        is_complete = score_shards(spec, sources, output, names, rows, target, workers)
+        is_complete = run_shards(spec, sources, output, names, rows, target, workers)
         raise typer.Exit(0 if is_complete else options.SOME_FAILED)
     _reject_shards(workers, sources)
     file = None if output is None else Path(output)
@@ -162,7 +162,7 @@ def score(
         references = rows.reference or None
         if known is not None and (references := known.find({"image": source})) is None:
             raise ConfigError(f"{known.path}: no references for {source}; expected its file name or id as a key")
-        is_complete = score_image(spec, source, captions, references, file, target)
+        is_complete = run_image(spec, source, captions, references, file, target)
     elif is_image_name(Path(source)):
         raise ConfigError(f"{source}: an image needs captions: msdscore score IMAGE CAPTION…")
     else:
@@ -170,7 +170,7 @@ def score(
             stoppable(_STOPPED_READING),  # which deletes what was read from standard input
             open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened,
         ):
-            is_complete = score_file(spec, opened, known, file, target)
+            is_complete = run_file(spec, opened, known, file, target)
     raise typer.Exit(0 if is_complete else options.SOME_FAILED)
 
 
@@ -184,7 +184,7 @@ def estimated_shards(sources: list[str], part: str | None) -> list[str]:
     return shards
 
 
-def score_image(
+def run_image(
     spec: "ScorerSpec",
     image: str,
     captions: list[str],
@@ -222,7 +222,7 @@ def score_image(
     return not scores.failed
 
 
-def score_file(
+def run_file(
     spec: "ScorerSpec",
     rows: "RowSource",
     references: "ReferenceFile | None",
@@ -230,7 +230,7 @@ def score_file(
     target: TargetOptions,
 ) -> bool:
     """Score rows into the output, or as JSON lines to standard output; return whether all were scored."""
-    from msdscore.run.rows import RunOptions, score_rows
+    from msdscore.run.rows import RunOptions, score_file
 
     if references is not None:
         first = [row.references for row in islice(rows.read(), _FIRST)]
@@ -245,7 +245,7 @@ def score_file(
         excel_safe=target.excel_safe, worst=target.worst_words or 0,
     )  # fmt: skip
     with rows_file(output) as path, bar("scoring") as show:
-        result = score_rows(spec, rows, path, how, progress=show)
+        result = score_file(spec, rows, path, how, progress=show)
     if references is not None and (without := sorted(references.without)):
         names = ", ".join(without[:3])
         tell(f"{references.path}: no references for {len(without)} images ({names} …); their ref_msd is missing")
@@ -313,7 +313,7 @@ def is_folder(output: str, source: str) -> bool:
     return not suffix or output.endswith("/") or (suffix not in OUTPUT_SUFFIXES and Path(output).is_dir())
 
 
-def score_shards(
+def run_shards(
     spec: "ScorerSpec",
     sources: Sequence[str],
     folder: str,

@@ -23,7 +23,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.scoring.rows import (
     MIXED,
-    RowBatch,
+    Batch,
     identity,
     row_batches,
     score_batches,
@@ -171,7 +171,7 @@ def score_missing(
         table = part_table(part.rows, Scores.join(scores), to_table(part.rows), words=worst is not None)
         run.write(part.number, table, key=part.fingerprint)
 
-    def batches() -> Iterator[RowBatch]:
+    def batches() -> Iterator[Batch]:
         nonlocal earlier, last
         for part in parts:
             last = part.number

@@ -73,7 +73,7 @@ class ScoredFile(Summary):
     cache: CacheUse | None = None
 
 
-def score_rows(
+def score_file(
     scorer: Pipeline | ScorerSpec,
     source: RowSource,
     output: Path,

@@ -1,13 +1,23 @@
-"""From rows to scores: `score_rows` scores any number of rows, `finish` adds the columns of candidate sets."""
+"""From rows to scores: `score_rows` scores any number of rows, `finish` adds the columns of candidate sets.
 
+Rows are scored in batches and in constant memory; images are decoded while the previous batch is scored.
+"""
+
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from functools import partial
+from itertools import chain
+from threading import Event
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from msdscore import threads
+from msdscore.core.arrays import is_gpu, is_launching, torch_part
 from msdscore.core.divergence import Column, soften
 from msdscore.core.evidence import VERDICT_AT
 from msdscore.errors import ConfigError, RowError
@@ -17,21 +27,31 @@ from msdscore.forms.columns import COLUMNS, added, number_columns
 from msdscore.io.files import File, source_key, text_key
 from msdscore.io.images import ImageSource
 from msdscore.rows.rules import Row
-from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.decoder import Decoded
+from msdscore.scoring.pipeline import Finish, Pipeline
 from msdscore.scoring.results import Ints, Numbers, Scores
-from msdscore.scoring.stream import Batch, stream_batches
 
 MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 CAPTIONS = 64  # rows per image of a batch, at most
+DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core
 Errors = Literal["raise", "row"]  # raise the first error, or return a row with it
+Results: TypeAlias = list[Numbers | RowError]  # one per caption of a batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowBatch(Batch):
-    """Rows that are scored together; the captions are those of the rows without an error."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Captions to score together; `owner[i]` is the index of the image of caption i, -1 for none.
 
-    rows: Sequence[Row]
-    is_last: bool
+    `references[i]` are the references of caption i, or None; an empty sequence means none at all. The captions are
+    those of the `rows` without an error.
+    """
+
+    images: Sequence[ImageSource]
+    captions: Sequence[str]
+    owner: Sequence[int]
+    references: Sequence[Sequence[str] | None] = ()
+    rows: Sequence[Row] = ()
+    is_last: bool = False
 
 
 def score_rows(
@@ -51,23 +71,78 @@ def score_rows(
     if first.is_last and len(first.images) <= 1:  # needs no other threads
         yield scores_of_rows(pipeline, first.rows, _score_one_image(pipeline, first, worst), errors)
         return
-
-    def chain() -> Iterator[RowBatch]:
-        yield first
-        yield from batches
-
-    with closing(score_batches(pipeline, chain(), worst=worst, errors=errors)) as stream:
+    with closing(score_batches(pipeline, chain([first], batches), worst=worst, errors=errors)) as stream:
         for _, scores in stream:
             yield scores
 
 
 def score_batches(
-    pipeline: Pipeline, batches: Iterable[RowBatch], *, worst: int = 0, errors: Errors = "row"
-) -> Generator[tuple[RowBatch, Scores], None, None]:
+    pipeline: Pipeline, batches: Iterable[Batch], *, worst: int = 0, errors: Errors = "row"
+) -> Generator[tuple[Batch, Scores], None, None]:
     """Yield batches of rows in order, each with the scores of its rows; see `score_rows`."""
     with closing(stream_batches(pipeline, batches, worst=worst)) as stream:
         for batch, numbers in stream:
             yield batch, scores_of_rows(pipeline, batch.rows, numbers, errors)
+
+
+def stream_batches(
+    pipeline: Pipeline, batches: Iterable[Batch], *, worst: int = 0
+) -> Generator[tuple[Batch, Results], None, None]:
+    """Yield each batch with numbers or an error for every caption.
+
+    Every distinct image and caption is embedded once, in whichever batches it appears; on a GPU only captions,
+    because recognising an image costs as much as encoding it. With `worst`, the numbers name up to that many of the
+    least supported words.
+    """
+    # A GPU works on one batch while the host finishes another; on a CPU both would share the same cores. An encoder
+    # that scores in the launching thread must not wait for that thread.
+    on_gpu = is_gpu(pipeline.encoder.device)
+    overlaps = on_gpu and not is_launching()
+    ahead = 1
+    if overlaps:
+        images = pipeline.streams * pipeline.batch_size
+        ahead = torch_part("feeding.images").batches_ahead(images, pipeline.can.preprocessing)
+    shared, stopped = pipeline.remembering_texts() if on_gpu else pipeline.remembering(), Event()
+
+    def decode(sources: Sequence[ImageSource]) -> list[Decoded | RowError]:
+        if processes is None:
+            return shared.decode(sources, pool=pool)
+        items = processes.decode(sources)
+        decoded = [item if isinstance(item, RowError) else Decoded(item) for item in items]
+        return shared.decoder.decode_on_device(sources, decoded)
+
+    def launch(batch: Batch, images: Sequence[Decoded | RowError]) -> Finish:
+        if stopped.is_set():  # nobody waits for the scores
+            raise CancelledError
+        return shared.launch(images, batch.captions, batch.owner, worst=worst, references=batch.references)
+
+    def score(batch: Batch, decoded: Callable[[], Sequence[Decoded | RowError]]) -> Results:
+        images = decoded()
+        return shared.completed(partial(launch, batch, images)) if batch.captions else []
+
+    with (
+        ThreadPoolExecutor(min(max(threads.available(), DECODERS[0]), DECODERS[1])) as pool,
+        ThreadPoolExecutor(ahead) as reader,
+        pipeline.decoder.start_processes(pool) or nullcontext() as processes,
+    ):
+        waiting: deque[tuple[Batch, Callable[[], Results]]] = deque()
+        try:
+            for batch in batches:
+                if overlaps:
+                    waiting.append((batch, reader.submit(score, batch, partial(decode, batch.images)).result))
+                else:  # decoded ahead, scored by this thread
+                    waiting.append((batch, partial(score, batch, reader.submit(decode, batch.images).result)))
+                if len(waiting) > ahead:
+                    done, result = waiting.popleft()
+                    yield done, result()
+            while waiting:
+                done, result = waiting.popleft()
+                yield done, result()
+        finally:
+            # A caller that stops iterating does not wait for images that are still to be read.
+            stopped.set()
+            for executor in (reader, pool):
+                executor.shutdown(wait=False, cancel_futures=True)
 
 
 def score_all(
@@ -98,7 +173,7 @@ def check_errors(errors: str) -> None:
         raise ConfigError(f"errors must be 'raise' or 'row', got {errors!r}")
 
 
-def row_batches(rows: Iterable[Row], size: int) -> Iterator[RowBatch]:
+def row_batches(rows: Iterable[Row], size: int) -> Iterator[Batch]:
     """Yield batches of consecutive rows with at most `size` images; an image that they share is in a batch once."""
     waiting, keys = list[Row](), set[object]()
     for row in rows:
@@ -127,7 +202,7 @@ def identity(row: Row) -> object:
     return row.image if isinstance(row.image, File) else id(row.image)
 
 
-def _batch(rows: Sequence[Row], *, is_last: bool) -> RowBatch:
+def _batch(rows: Sequence[Row], *, is_last: bool) -> Batch:
     images, owner, position = list[ImageSource](), list[int](), dict[object, int]()
     good = [row for row in rows if row.error is None]
     for row in good:
@@ -140,10 +215,10 @@ def _batch(rows: Sequence[Row], *, is_last: bool) -> RowBatch:
         owner.append(index)
     lists = [row.references for row in good]
     references = lists if any(texts is not None for texts in lists) else ()
-    return RowBatch(images, [row.caption for row in good], owner, references, rows=rows, is_last=is_last)
+    return Batch(images, [row.caption for row in good], owner, references, rows=rows, is_last=is_last)
 
 
-def _score_one_image(pipeline: Pipeline, batch: RowBatch, worst: int) -> list[Numbers | RowError]:
+def _score_one_image(pipeline: Pipeline, batch: Batch, worst: int) -> list[Numbers | RowError]:
     """Score the captions of one image, or of none, in this thread."""
     if not batch.captions:
         return []

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from msdscore.encoders.cached import CacheSettings, CacheUse
 from msdscore.rows.files import open_rows
 from msdscore.rows.formats import open_records
-from msdscore.run.rows import score_rows
+from msdscore.run.rows import score_file
 from msdscore.scoring.spec import ScorerSpec
 
 _SUFFIX = ".scores.parquet"
@@ -37,7 +37,7 @@ def scored_files(
         for path in sorted(missing):
             output = path.with_name(path.stem + _SUFFIX)
             with open_rows(path, images=images) as rows:
-                done = score_rows(spec, rows, output, progress=lambda *counts, path=path: progress(path.name, *counts))
+                done = score_file(spec, rows, output, progress=lambda *counts, path=path: progress(path.name, *counts))
             use = done.cache if use is None or done.cache is None else use + done.cache
     names = []
     for argument, path in arguments:
