@@ -1,4 +1,5 @@
-"""Remove the PNG of outputs that also have HTML or a JPEG: 90 % of a notebook's size, which no viewer shows.
+"""Remove from notebooks what no viewer shows: times of execution, and the PNG of outputs with HTML or a JPEG (90 % of
+their size).
 
 Run it as `python tools/slim_notebooks.py FILE…`; `make notebooks` runs it after executing the notebooks.
 """
@@ -9,10 +10,11 @@ from pathlib import Path
 
 
 def main(paths: list[str]) -> None:
-    """Rewrite each notebook without redundant images."""
+    """Rewrite each notebook without redundant images and times."""
     for path in map(Path, paths):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         for cell in notebook["cells"]:
+            cell["metadata"].pop("execution", None)
             for output in cell.get("outputs", ()):
                 data = output.get("data", {})
                 if "text/html" in data or "image/jpeg" in data:
