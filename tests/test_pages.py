@@ -71,7 +71,7 @@ def test_paper_page_is_filled_from_result_files(tmp_path):
     page.write_text(places(names))
     results.mkdir()
     share = {"value": 0.5, "low": 0.4, "high": None, "n": 3}
-    row = {"metric": "msd", "accuracy/mean": share, "p_holm": 0.25, "signature": "msd|kappa:20"}
+    row = {"metric": "msd", "accuracy/mean": share, "p": 0.25, "signature": "msd|kappa:20"}
     rows = [row | {"variant": "kappa=20", "difference": None}, row | {"variant": "kappa=80", "difference": share}]
     facts = {"headline": "accuracy/mean", "benchmark": "sugarcrepe", "counted": 9, "images": 4, "signature": "msd|k"}
     table = {"name": "sugarcrepe", "title": "", "columns": [], "notes": [], "rows": rows, **facts}

@@ -92,7 +92,7 @@ def test_interval_rank_and_test_agree_for_every_seed(tmp_path, seed) -> None:
         assert (one.difference.low > 0 or one.difference.high < 0) == significant[frozenset((one.first, one.second))]
     ends = {row.captioner: (row.rank.value, row.rank.low, row.rank.high) for row in msd.placed}
     assert ends == {"c": (1, 1, 2), "b": (2, 1, 3), "a": (3, 2, 3)}
-    assert any("20,000 resamples" in note for note in ranking_grids(found)[0].notes)
+    assert any("20,000 draws" in note for note in ranking_grids(found)[0].notes)
 
 
 def test_soft_msd_is_over_the_captions_of_all_captioners(files) -> None:

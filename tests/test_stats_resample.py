@@ -8,17 +8,16 @@ from scipy import stats as scipy_stats
 
 from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Resampling, bootstrap_mean
-from msdscore_lab.stats.ranks import kendall_c, prepare
-from msdscore_lab.stats.resample import (
-    bootstrap,
-    bootstrap_both,
-    bootstrap_share,
-    compare_all_pairs,
-    holm,
-    paired_difference,
-    permutation_test,
-    swap_test,
+from msdscore_lab.stats.differences import (
+    all_pairs,
+    bootstrap_means,
+    compare_means,
+    mean_values,
+    pseudo_values,
+    ranks_of,
 )
+from msdscore_lab.stats.ranks import kendall_c, prepare
+from msdscore_lab.stats.resample import bootstrap, bootstrap_share
 
 _QUICK = Resampling(samples=300, seed=1)
 
@@ -109,8 +108,7 @@ def test_interval_depends_only_on_the_seed(monkeypatch: Any) -> None:
     first = bootstrap_mean(values, how=_QUICK)
     assert bootstrap_mean(values, how=_QUICK) == first
     assert bootstrap_mean(values, how=Resampling(samples=300, seed=2)) != first
-    for module in ("msdscore.intervals", "msdscore_lab.stats.resample"):
-        monkeypatch.setattr(f"{module}.BLOCK", 120)
+    monkeypatch.setattr("msdscore.intervals.BLOCK", 120)
     blocks = bootstrap_mean(values, how=_QUICK)
     # A matrix product may sum in another order for other numbers of rows.
     assert (blocks.low, blocks.high) == pytest.approx((first.low, first.high), abs=1e-12)
@@ -138,108 +136,85 @@ def test_undefined_resamples_are_ignored() -> None:
     assert (interval.low, interval.high) == (1.0, 1.0)
 
 
-def test_paired_difference_is_the_interval_of_the_differences() -> None:
-    rng = np.random.default_rng(7)
-    first, second = rng.random(100), rng.random(100)
-    assert paired_difference(first, second, how=_QUICK) == bootstrap_mean(first - second, how=_QUICK)
-
-
-def _null_p_values(test: Any, runs: Any = 300, n: Any = 60) -> Any:
-    rng = np.random.default_rng(8)
-    return np.array([test(*rng.normal(size=(2, n)), run) for run in range(runs)])
-
-
-@pytest.mark.parametrize(
-    "test",
-    [
-        lambda a, b, seed: permutation_test(a, b, how=Resampling(samples=199, seed=seed)).p_value,
-        lambda a, b, seed: bootstrap_both(_mean_of(a - b), len(a), how=Resampling(samples=199, seed=seed))[1].p_value,
-    ],
-    ids=["permutation", "bootstrap"],
-)
-def test_p_values_are_uniform_under_the_null(test: Any) -> None:
-    p = _null_p_values(test)
-    assert scipy_stats.kstest(p, "uniform").pvalue > 0.001
-    assert (p <= 0.05).mean() < 0.1
-
-
-def test_swap_test_is_calibrated_and_has_power() -> None:
-    rng = np.random.default_rng(9)
-    p_values = []
-    for seed in range(40):
-        ratings = rng.integers(1, 5, 40)
-        first, second = ratings + rng.normal(size=40), (ratings + rng.normal(size=40)) * 100
-        p_values.append(_swap(first, second, ratings, seed))
-    assert scipy_stats.kstest(p_values, "uniform").pvalue > 0.001
-    assert _swap(ratings + rng.normal(size=40) / 10, rng.normal(size=40), ratings, 0) < 0.05
-
-
-def _swap(first: Any, second: Any, ratings: Any, seed: Any) -> Any:
-    how = Resampling(samples=59, seed=seed)
-    return swap_test(lambda s: kendall_c(prepare(s, ratings)), first, second, how=how).p_value
-
-
-def test_permutation_test_is_exact_for_few_items() -> None:
-    first = np.array([1.2, 0.4, 2.2, 1.9, 0.3, 1.0])
-    second = np.array([0.2, 0.9, 1.1, 1.0, 0.1, 0.8])
-    result = permutation_test(first, second)
+def test_p_values_of_a_difference_are_those_of_permutations() -> None:
+    values = np.array([1.0, -0.5, 1.1, 0.9, 0.2, 0.2])
     known = scipy_stats.permutation_test(
-        (first, second), lambda a, b: (a - b).mean(), permutation_type="samples", n_resamples=np.inf
+        (values, np.zeros(6)), lambda a, b: (a - b).mean(), permutation_type="samples", n_resamples=np.inf
     )
-    assert result.method == "permutation, exact"
-    assert result.p_value == pytest.approx(known.pvalue)
-    assert result.statistic == pytest.approx(known.statistic)
+    assert compare_means([values[:, None]])[0].p_values[0] == pytest.approx(known.pvalue)
 
 
-def test_permutation_by_image_is_more_conservative_than_by_item() -> None:
-    rng = np.random.default_rng(10)
-    effect = rng.normal(0.2, 1, 20).repeat(10)
-    by_item = permutation_test(effect, np.zeros(200))
-    by_image = permutation_test(effect, np.zeros(200), clusters=np.arange(20).repeat(10))
-    assert by_image.p_value > by_item.p_value
-    assert (by_image.n, by_image.method) == (20, "cluster permutation")
+def test_one_difference_has_the_interval_and_the_p_value_of_the_t_test() -> None:
+    values = np.random.default_rng(4).normal(0.25, 1.4, size=150)
+    (found,) = compare_means([values[:, None]], how=Resampling(samples=20_000))
+    known = scipy_stats.ttest_1samp(values, 0)
+    ends = known.confidence_interval()
+    assert found.p_values[0] == pytest.approx(known.pvalue, abs=0.005)
+    assert (found.intervals[0].low, found.intervals[0].high) == pytest.approx((ends.low, ends.high), abs=0.02)
 
 
-def test_a_sampled_p_value_is_never_zero() -> None:
-    better = np.arange(1.0, 101.0)
-    assert permutation_test(better, np.zeros(100), how=_QUICK).p_value == 1 / 301
-    assert bootstrap_both(_mean_of(better), 100, how=_QUICK)[1].p_value == 2 / 301
+@pytest.mark.parametrize("images", [6, 12, 40])
+def test_equal_systems_rarely_differ_and_interval_and_test_agree(images: int) -> None:
+    rng = np.random.default_rng(images)
+    false = []
+    for run in range(300):
+        columns = all_pairs(rng.gamma(1.0, size=(images, 3)))  # skewed, as scores are
+        found = compare_means([columns], how=Resampling(samples=300, seed=run))[0]
+        excluded = np.array([pair.low > 0 or pair.high < 0 for pair in found.intervals])
+        np.testing.assert_array_equal(excluded, found.p_values < 0.05)
+        false.append(excluded.any())
+    assert np.mean(false) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
 
 
-def test_identical_systems_are_never_different() -> None:
-    same = np.random.default_rng(11).random(50)
-    assert permutation_test(same, same).p_value == 1.0
-    assert bootstrap_both(_mean_of(same - same), 50, how=_QUICK)[1].p_value == 1.0
+def test_intervals_of_a_correlation_and_of_a_ratio_cover_it() -> None:
+    rng = np.random.default_rng(5)
+    inside = {"tau": 0, "share": 0}
+    for run in range(200):
+        how = Resampling(samples=300, seed=run)
+        ratings, images = rng.integers(1, 5, 120), np.repeat(np.arange(40), [1, 2, 3, 6] * 10).astype(str)
+        sides = [prepare(ratings + 2 * rng.normal(size=120), ratings) for _ in range(2)]
+        names = np.arange(120).astype(str)
+        gaps = pseudo_values(lambda w, s=sides: kendall_c(s[0], w) - kendall_c(s[1], w), names)  # type: ignore[misc]
+        right = (rng.random(40)[np.unique(images, return_inverse=True)[1]] < 0.5).astype(float)  # images decide
+        for name, column, true in (("tau", gaps[:, None], 0.0), ("share", mean_values([right - 0.5], images), 0.0)):
+            (interval,) = compare_means([column], how=how)[0].intervals
+            inside[name] += interval.low <= true <= interval.high
+    assert min(inside.values()) >= 0.90 * 200
+
+
+def test_units_without_an_effect_are_not_part_of_a_statistic() -> None:
+    values = np.array([1.0, 2.0, 6.0, 9.0])
+    found = pseudo_values(lambda w: float(w[:3] @ values[:3] / w[:3].sum()), np.array(list("abcd")))
+    np.testing.assert_allclose(found, [1, 2, 6, np.nan])
+    assert compare_means([found[:, None]])[0].intervals[0].n == 3
+
+
+def test_nearly_constant_differences_of_few_images_are_judged_exactly() -> None:
+    right = np.r_[np.ones(98), np.zeros(2)][:, None]
+    assert compare_means([right], how=_QUICK)[0].p_values[0] == 1 / 301
+    assert compare_means([np.ones((8, 1))], how=_QUICK)[0].p_values[0] == 2 / 2**8
+    few = compare_means([np.ones((3, 1))], how=_QUICK)[0]
+    assert few.p_values[0] == 2 / 2**3
+    assert np.isnan(few.intervals[0].low)
+    same = compare_means([np.zeros((9, 1))], how=_QUICK)[0]
+    assert (same.p_values[0], same.intervals[0].low, same.intervals[0].high) == (1.0, 0.0, 0.0)
+    assert np.isnan(compare_means([np.ones((1, 1))], how=_QUICK)[0].p_values[0])
 
 
 def test_undefined_difference_is_not_significant() -> None:
-    constant, ratings = np.zeros(20), np.arange(20) % 4
-
-    def tau(scores: Any) -> float:
-        return kendall_c(prepare(scores, ratings))
-
-    assert np.isnan(swap_test(tau, constant, constant, how=_QUICK).p_value)
-    columns = prepare(constant, ratings)
-    assert np.isnan(bootstrap_both(lambda w: kendall_c(columns, w), 20, how=_QUICK)[1].p_value)
-    same = ratings.astype(float)
-    assert swap_test(tau, same, same, how=_QUICK).p_value == 1.0
+    columns = prepare(np.zeros(20), np.arange(20) % 4)
+    found = pseudo_values(lambda w: kendall_c(columns, w), np.arange(20).astype(str))
+    assert np.isnan(compare_means([found[:, None]], how=_QUICK)[0].p_values[0])
 
 
-def test_holm_ignores_missing_p_values() -> None:
-    np.testing.assert_allclose(holm([0.01, np.nan, 0.04]), [0.02, np.nan, 0.04])
-
-
-def test_holm_equals_the_step_down_procedure() -> None:
-    assert holm([0.001, 0.5, 0.02]).tolist() == pytest.approx([0.003, 0.5, 0.04])
-    assert holm([0.4, 0.5]).tolist() == pytest.approx([0.8, 0.8])
-    assert holm([0.9, 0.8]).tolist() == [1.0, 1.0]
-    assert holm([]).tolist() == []
-
-
-def test_holm_controls_the_family_wise_error() -> None:
-    rng = np.random.default_rng(12)
-    wrong = [(holm(rng.random(10)) <= 0.05).any() for _ in range(2000)]
-    assert np.mean(wrong) == pytest.approx(0.05, abs=0.02)
+def test_ranks_follow_from_the_pairs() -> None:
+    base = np.arange(12.0) * 0.1
+    table = np.stack([base, base, base + 0.3], axis=1)
+    pairs = compare_means([all_pairs(table)], how=_QUICK)[0]
+    means = bootstrap_means(table, how=_QUICK)
+    assert pairs.p_values.tolist() == pytest.approx([1.0, 1 / 301, 1 / 301])
+    assert [(r.value, r.low, r.high) for r in ranks_of(means, pairs)] == [(2.5, 2, 3), (2.5, 2, 3), (1, 1, 1)]
+    assert [rank.value for rank in ranks_of(means, pairs, lower_is_better=True)] == [1.5, 1.5, 3]
 
 
 def test_invalid_arguments_are_rejected() -> None:
@@ -251,33 +226,3 @@ def test_invalid_arguments_are_rejected() -> None:
         bootstrap_mean([])
     with pytest.raises(InputError, match="got 2 labels for 3 items"):
         bootstrap_mean([1, 2, 3], clusters=["a", "b"])
-    with pytest.raises(InputError, match="over the same items"):
-        paired_difference([1, 2], [1])
-
-
-def test_all_pairs_of_equal_systems_are_rarely_significant() -> None:
-    rng = np.random.default_rng(0)
-    false = []
-    for run in range(300):
-        found = compare_all_pairs([rng.normal(size=(40, 3))], how=Resampling(samples=300, seed=run))[0]
-        excluded = np.array([pair.low > 0 or pair.high < 0 for pair in found.differences])
-        np.testing.assert_array_equal(excluded, found.p_values < 0.05)
-        false.append(excluded.any())
-    assert np.mean(false) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
-
-
-def test_one_pair_agrees_with_the_t_test() -> None:
-    values = np.random.default_rng(4).normal(size=(150, 2)) + np.array([0.0, 0.25])
-    found = compare_all_pairs([values, values], how=Resampling(samples=20_000))
-    assert found[0].p_values[0] == pytest.approx(scipy_stats.ttest_rel(*values.T).pvalue, abs=0.005)
-    assert found[0].p_values == found[1].p_values
-
-
-def test_constant_differences_and_single_units() -> None:
-    base = np.arange(6.0) * 0.1
-    constant = compare_all_pairs([np.stack([base, base, base + 0.3], axis=1)], how=_QUICK)[0]
-    assert constant.p_values.tolist() == pytest.approx([1.0, 1 / 301, 1 / 301])
-    assert [(rank.value, rank.low, rank.high) for rank in constant.ranks()] == [(2.5, 2, 3), (2.5, 2, 3), (1, 1, 1)]
-    assert [rank.value for rank in constant.ranks(lower_is_better=True)] == [1.5, 1.5, 3]
-    single = compare_all_pairs([np.array([[1.0, 2.0]])], how=_QUICK)[0]
-    assert np.isnan([single.p_values[0], single.differences[0].low, single.ranks()[0].low]).all()

@@ -114,7 +114,7 @@ def test_gains_are_largest_for_small_margins():
     gains = gain_rows(by_hand(), how=Resampling(samples=100))
     assert gains[0]["metrics"] == "soft-msd − clipscore"
     assert gains[0]["difference"].value == pytest.approx(0.3)
-    assert sum(name.startswith("p, ") for name in gains[0]) == 3
+    assert 0 < gains[0]["p"] <= 1
 
 
 def test_length_buckets_contain_all_pairs():

@@ -15,11 +15,10 @@ from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore_lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
 from msdscore_lab.benchmarks.results.result import from_plain, plain
 from msdscore_lab.captioners.contest import Contest
+from msdscore_lab.stats.differences import Differences, all_pairs, bootstrap_means, compare_means, ranks_of
 from msdscore_lab.stats.ranks import kendall_b, prepare, spearman
-from msdscore_lab.stats.resample import AllPairs, compare_all_pairs
 
 RANKED_BY = ("ref_msd", "msd", "soft_msd", "match")  # metrics with significance tests
-_SAMPLES, _DRAWN = (20_000, 200_000), 10**8  # resamples by default, and images that are drawn in all of them
 _LEVEL, _POWER = 0.05, 0.8
 _UNBOUNDED = 1e6  # ends of an interval that are not shown
 _MAX_IMAGES_NEEDED = 100_000  # larger estimates are not shown
@@ -150,34 +149,30 @@ def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
     return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, selected)]
 
 
-def default_samples(images: int) -> int:
-    """Return the number of resamples that take some seconds, so many that a seed rarely decides about significance.
-
-    >>> default_samples(200), default_samples(2_000), default_samples(30_000)
-    (200000, 50000, 20000)
-    """
-    return min(max(_SAMPLES[0], _DRAWN // images), _SAMPLES[1])
-
-
 def rank(contest: Contest, *, people: str | None = None, how: Resampling) -> Ranking:
     """Rank the captioners by every metric that all captions have."""
     ordered = dict.fromkeys((*RANKED_BY, "ref_msd", "soft_msd", *columns_logged()))
     names = [name for name in ordered if name in contest.numbers and not np.isnan(contest.means(name)).any()]
     columns = [*names, *([] if people is None else [people])]
-    compared = compare_all_pairs([contest.means(name) for name in columns], how=how)
-    rankings = tuple(_metric(contest.captioners, name, pairs) for name, pairs in zip(columns, compared, strict=True))
+    tables = [contest.means(name) for name in columns]
+    means, size = bootstrap_means(np.hstack(tables), how=how), len(contest.captioners)
+    compared = compare_means([all_pairs(table) for table in tables], how=how)
+    rankings = tuple(
+        _metric(contest.captioners, name, means[at * size : (at + 1) * size], pairs)
+        for at, (name, pairs) in enumerate(zip(columns, compared, strict=True))
+    )
     if people is None:
         return Ranking(contest, rankings, None, (), how.samples, how.seed)
     agreements = tuple(_agreement(contest, name, people, how) for name in (*RANKED_BY, "similarity") if name in names)
     return Ranking(contest, rankings[:-1], rankings[-1], agreements, how.samples, how.seed)
 
 
-def _metric(captioners: Sequence[str], name: str, compared: AllPairs) -> MetricRanking:
+def _metric(captioners: Sequence[str], name: str, means: Sequence[Interval], pairs: Differences) -> MetricRanking:
     is_lower = name in lower_is_better()
-    ranks = compared.ranks(lower_is_better=is_lower)
-    placed = [CaptionerRank(*facts) for facts in zip(captioners, compared.means, ranks, strict=True)]
+    ranks = ranks_of(means, pairs, lower_is_better=is_lower)
+    placed = [CaptionerRank(*facts) for facts in zip(captioners, means, ranks, strict=True)]
     placed.sort(key=lambda row: (row.rank.value, row.captioner))
-    facts = zip(combinations(captioners, 2), compared.differences, compared.errors, compared.p_values, strict=True)
+    facts = zip(combinations(captioners, 2), pairs.intervals, pairs.errors, pairs.p_values, strict=True)
     duels = [Duel(*pair, difference, float(error), float(p)) for pair, difference, error, p in facts]
     return MetricRanking(name, is_lower, tuple(placed), tuple(duels if name in RANKED_BY else ()))
 
@@ -243,7 +238,7 @@ def notes_of(ranking: Ranking) -> list[str]:
     """Return notes on the images and on the agreement with people."""
     contest = ranking.contest
     count = len(contest.images)
-    notes = [f"{count} images described by all; 95 % intervals over images ({ranking.samples:,} resamples)"]
+    notes = [f"{count} images described by all; 95 % intervals over images ({ranking.samples:,} draws)"]
     if count < FEW_IMAGES:
         notes.append(f"only {count} images: intervals are rough, and only large differences can be significant")
     if contest.left_out:
@@ -325,7 +320,7 @@ def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[G
 
 
 def _method(ranking: Ranking) -> str:
-    return f"corrected for all pairs (bootstrap of the largest t, {ranking.samples:,} resamples of images)"
+    return f"corrected for all pairs (largest t of {ranking.samples:,} draws of signs per image)"
 
 
 def _images_needed(duel: Duel, pairs: int) -> str:

@@ -11,7 +11,11 @@ ReaderOption = Annotated[
 TableStyle = Annotated[
     str, option_in(OUTPUT, "--format", "-f", help="markdown, latex or csv; default: by the suffix of --output.")
 ]
-Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals and tests.")]
+Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals.")]
+Draws = Annotated[
+    int | None,
+    option_in(STATISTICS, "--samples", min=1, help="Number of random draws; default: 20,000 to 200,000, by images."),
+]
 Percentile = Annotated[
     bool, option_in(STATISTICS, "--percentile", help="Plain percentile intervals, as in the paper; default: expanded.")
 ]

@@ -20,9 +20,7 @@ class RankingOptions:
     people: str | None = option(INPUT, None, help="Column with human ratings to compare with.")
     images: options.Images = None
     rows: options.Rows = None
-    samples: int | None = option(
-        lab_options.STATISTICS, None, min=1, help="Number of resamples; default: 20,000 to 200,000, by images."
-    )
+    samples: lab_options.Draws = None
     percentile: lab_options.Percentile = False
     seed: lab_options.Seed = 0
     style: lab_options.TableStyle = ""
@@ -68,9 +66,10 @@ def rank_captioners(
     from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
     from msdscore_lab.captioners.contest import read_contest
     from msdscore_lab.captioners.page import ranking_page
-    from msdscore_lab.captioners.ranking import default_samples, rank, ranking_grids, verdict
+    from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
     from msdscore_lab.captioners.scoring import scored_files
     from msdscore_lab.cli.grids import grid_table
+    from msdscore_lab.stats.differences import default_draws
 
     suffix = "" if output is None else output.suffix.lower()
     style, printed = chosen.style or SUFFIXES.get(suffix, ""), output is not None and is_standard_output(output)
@@ -82,8 +81,9 @@ def rank_captioners(
     if use is not None:
         tell(f"scored {len(files)} files: {use}")
     contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
-    samples = chosen.samples or default_samples(len(contest.images))
-    how = Resampling(samples=samples, seed=chosen.seed, expanded=not chosen.percentile)
+    how = Resampling(
+        samples=chosen.samples or default_draws(len(contest.images)), seed=chosen.seed, expanded=not chosen.percentile
+    )
     ranking = rank(contest, people=chosen.people, how=how)
     grids = ranking_grids(ranking, lab_options.names_in(chosen.columns))
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"

@@ -40,7 +40,7 @@ def table(
         list[Path], typer.Argument(help="Results (.json) of `msdscore bench` or `msdscore rank-captioners`.")
     ],
     chosen: TableOptions,
-    samples: lab_options.Samples = 1000,
+    samples: lab_options.Draws = None,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures, or one for all benchmarks."""
     from msdscore.io.targets import RUN_NOTES, check_target, put
@@ -74,16 +74,15 @@ def _ranking_grids(paths: list[Path], chosen: TableOptions) -> "list[Grid]":
     return [grid for ranking in rankings for grid in ranking_grids(ranking, columns)]
 
 
-def _result_grids(paths: list[Path], chosen: TableOptions, samples: int) -> "list[Grid]":
-    from msdscore.intervals import Resampling
+def _result_grids(paths: list[Path], chosen: TableOptions, samples: int | None) -> "list[Grid]":
     from msdscore_lab.benchmarks.results.grids import overview, result_grids
     from msdscore_lab.benchmarks.results.result import read_result
     from msdscore_lab.benchmarks.results.tables import select_columns
 
     read, columns = {path: read_result(path) for path in paths}, lab_options.names_in(chosen.columns)
     if chosen.overview:
-        opened, how = [(result, path.parent) for path, result in read.items()], Resampling(samples=samples)
-        grids = [overview(opened, against=chosen.against, quoted=chosen.quoted, how=how)]
+        opened = [(result, path.parent) for path, result in read.items()]
+        grids = [overview(opened, against=chosen.against, quoted=chosen.quoted, samples=samples)]
     else:
         grids = result_grids(list(read.values()), every=bool(columns))
     return [select_columns(grid, columns) for grid in grids] if columns not in ([], ["all"]) else grids
@@ -95,17 +94,16 @@ def compare(
     against: str = option(
         None, "", help="Instead of a second result: compare this metric with all others of RESULT.json."
     ),
-    samples: lab_options.Samples = 1000,
-    percentile: lab_options.Percentile = False,
+    samples: lab_options.Draws = None,
     seed: lab_options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Compare two results of `msdscore bench` on their common items, or all metrics of one with a baseline.
 
-    Accuracies: paired bootstrap and permutation test over images, and McNemar's test. Correlations: bootstrap of the
-    difference, and permutation test. Holm's correction is applied over the subsets; with --against, over the metrics.
+    Differences have intervals and p-values by one method, random flips of the signs of the differences of each image:
+    p is below 0.05 exactly if the 95 % interval excludes 0. Both are corrected for all metrics with --against, and for
+    all figures besides the main one.
     """
-    from msdscore.intervals import Resampling
     from msdscore_lab.benchmarks.results.compare import compare_all, compare_sides, open_side
     from msdscore_lab.benchmarks.results.grids import against_grid, comparison_grid
     from msdscore_lab.benchmarks.results.result import plain, read_result
@@ -113,15 +111,14 @@ def compare(
 
     if bool(second) == bool(against):
         raise ConfigError("expected two results, or one result and --against METRIC")
-    how = Resampling(samples=samples, seed=seed, expanded=not percentile)
     values: Any
     if against:
         result = read_result(Path(first))
-        comparisons = compare_all(result, Path(first).parent, against, how=how)
-        values = [{**asdict(tested), "metric": label, "adjusted": p} for label, (tested, p) in comparisons.items()]
+        comparisons = compare_all(result, Path(first).parent, against, samples=samples, seed=seed)
+        values = [{**asdict(comparison), "metric": label} for label, comparison in comparisons.items()]
         grid = against_grid(result, comparisons, against)
     else:
-        comparison = compare_sides(open_side(first), open_side(second), how=how)
+        (comparison,) = compare_sides([(open_side(first), open_side(second))], samples=samples, seed=seed)
         values, grid = asdict(comparison), comparison_grid(comparison)
     if json:
         print_json(plain(values))

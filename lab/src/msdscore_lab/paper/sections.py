@@ -65,7 +65,7 @@ def _subtasks(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]])
         Column("variant", "choice"),
         *(per_cent(f"accuracy/{name}", name, ends=name == "mean") for name in names),
     ]
-    columns += [per_cent("difference", signed=True), Column("p_holm", "p, Holm", "p")]
+    columns += [per_cent("difference", signed=True), Column("p", "", "p")]
     quoted = [
         (f"{name} {QUOTED}", f"{sum(values) / len(values):.1f}", *(f"{value:.2f}" for value in values), NONE, NONE)
         for name, values in papers.items()
@@ -80,7 +80,7 @@ def _subtasks(tables: Mapping[str, Json], papers: Mapping[str, Sequence[float]])
 
 def _sweep(tables: Mapping[str, Json]) -> list[Grid]:
     """Return the headline of a sweep without a table in the paper."""
-    keys = ("metric", "variant", "difference", "p_holm")
+    keys = ("metric", "variant", "difference", "p")
     return [
         to_grid(table, [Column(**one) for one in table["columns"] if one["name"] in (*keys, table["headline"])])
         for table in tables.values()

@@ -1,14 +1,15 @@
-"""Paired comparison of two metrics: differences with intervals, tests, Holm's correction over subsets."""
+"""Paired comparison of metrics: differences with simultaneous intervals and p-values."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.intervals import DEFAULT, Floats, Interval, Resampling
+from msdscore.intervals import Floats, Interval, Resampling
 from msdscore.registry import resolve
 from msdscore_lab.benchmarks.base import Benchmark, Item, clusters
 from msdscore_lab.benchmarks.protocols.counting import (
@@ -29,12 +30,9 @@ from msdscore_lab.benchmarks.results.result import (
     read_scores,
     score_matrix,
 )
-from msdscore_lab.stats.pairs import mcnemar, mcnemar_exact
-from msdscore_lab.stats.resample import Test, bootstrap_both, holm, paired_difference, permutation_test, swap_test
+from msdscore_lab.stats.differences import compare_means, default_draws, pseudo_values, weighted_mean
 
-_EXACT_BELOW = 25  # discordant pairs; the usual limit for the exact form of McNemar's test
-_WHOLE = ("", "all", "mean")  # suffixes of figures over all items; figures of subsets are one family of tests
-_PERMUTATIONS = 10_000
+_ONE = Resampling(samples=1)  # of the figures themselves, whose intervals are not used
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +52,23 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """First minus second on one figure; `adjusted` is the first test's p-value after Holm's correction."""
+    """First minus second on one figure: p is below 0.05 exactly if the 95 % interval excludes 0."""
 
     name: str
     first: float
     second: float
     interval: Interval
-    tests: tuple[Test, ...]
-    adjusted: float
+    p_value: float
     n: int
     scale: int = 100
 
 
 @dataclass(frozen=True, slots=True)
 class MetricComparison:
-    """Comparison of two metrics on the `items` that both scored, with the numbers of excluded items."""
+    """Comparison of two metrics on the `items` that both scored, with the numbers of excluded items.
+
+    `samples` is the number of random draws behind intervals and p-values.
+    """
 
     benchmark: str
     protocol: str
@@ -77,6 +77,7 @@ class MetricComparison:
     items: int
     not_in_both: int
     missing: int
+    samples: int
     differences: tuple[Difference, ...]
 
 
@@ -101,123 +102,137 @@ def side_of(result: Result, label: str, folder: Path) -> Side:
     return Side(result, metric, read_scores(folder / result.scores, [metric.label]))
 
 
-def compare_sides(first: Side, second: Side, *, how: Resampling = DEFAULT) -> MetricComparison:
-    """Return paired differences of two sides of one benchmark and protocol."""
+def compare_sides(
+    pairs: Sequence[tuple[Side, Side]], *, samples: int | None = None, seed: int = 0
+) -> list[MetricComparison]:
+    """Return paired differences of each pair of sides, on the items that all sides scored.
+
+    All sides are of one benchmark and protocol. The headlines of all pairs are tested together, and the other figures
+    of each pair.
+    """
+    sides = [side for pair in pairs for side in pair]
     for name in ("benchmark", "protocol"):
-        first_value, second_value = getattr(first.result, name), getattr(second.result, name)
-        if first_value != second_value:
-            raise InputError(f"expected two results of one {name}, got {first_value} and {second_value}")
-    row, rows = benchmark(first.result.benchmark), _common(first, second)
-    items = items_of(first.table.take(pa.array(rows[0])), row.kind)
-    scores = []
-    for side, side_rows in zip((first, second), rows, strict=True):
-        matrix = score_matrix(side.table, side.metric.label)
-        assert matrix is not None, "the scores of a result contain all its metrics"
-        scores.append(matrix[side_rows] if side.metric.higher_is_better else -matrix[side_rows])
-    scored: Flags = np.asarray(~np.isnan(np.hstack(scores)).any(axis=1))
-    if not scored.any():
-        raise InputError("the two results have no item that was scored in both")
-    sheets = [
-        make_sheet(row, items, matrix, protocol=side.result.protocol, how=how, judged=side.metric.judged).take(scored)
-        for side, matrix in zip((first, second), scores, strict=True)
-    ]
+        values = list(dict.fromkeys(getattr(side.result, name) for side in sides))
+        if len(values) > 1:
+            raise InputError(f"expected results of one {name}, got {' and '.join(values)}")
+    row, rows = benchmark(sides[0].result.benchmark), _common(sides)
     if not (row.credits or row.statistics):
         raise ConfigError(
             f"benchmark {row.name!r} has figures but neither credits nor statistics, which comparisons need; "
             "add them to its row, or remove figures"
         )
-    differences = _by_credits(row, *sheets) if row.credits else _by_statistics(row, *sheets)
-    # Holm's correction over the subsets; p-values of figures over all items are unchanged.
-    family = [index for index, difference in enumerate(differences) if difference.name.partition("/")[2] not in _WHOLE]
-    adjusted = holm([differences[index].tests[0].p_value for index in family]).tolist()
-    for index, p_value in zip(family, adjusted, strict=True):
-        differences[index] = replace(differences[index], adjusted=p_value)
-    not_in_both = len(first.table) + len(second.table) - 2 * len(items)
-    return MetricComparison(
-        row.name, first.result.protocol, first.name, second.name, int(scored.sum()), not_in_both, int((~scored).sum()),
-        tuple(differences),
-    )  # fmt: skip
+    items, scores = items_of(sides[0].table.take(pa.array(rows[0])), row.kind), []
+    for side, side_rows in zip(sides, rows, strict=True):
+        matrix = score_matrix(side.table, side.metric.label)
+        assert matrix is not None, "the scores of a result contain all its metrics"
+        scores.append(matrix[side_rows] if side.metric.higher_is_better else -matrix[side_rows])
+    scored: Flags = np.asarray(~np.isnan(np.hstack(scores)).any(axis=1))
+    if not scored.any():
+        raise InputError("the results have no item that was scored in all of them")
+    sheets = [
+        make_sheet(row, items, matrix, protocol=side.result.protocol, how=_ONE, judged=side.metric.judged).take(scored)
+        for side, matrix in zip(sides, scores, strict=True)
+    ]
+    figures_of = _by_credits if row.credits else _by_statistics
+    figures = [figures_of(row, first, second) for first, second in zip(sheets[::2], sheets[1::2], strict=True)]
+    how = Resampling(samples=samples or default_draws(len(set(clusters(items)))), seed=seed)
+    headlines, *others = compare_means(_families(figures), how=how)
+    found = []
+    for at, ((first, second), pair_figures) in enumerate(zip(pairs, figures, strict=True)):
+        intervals = (headlines.intervals[at], *others[at].intervals)
+        p_values = (headlines.p_values[at], *others[at].p_values)
+        differences = tuple(
+            Difference(figure.name, figure.first, figure.second, interval, float(p), figure.n, figure.scale)
+            for figure, interval, p in zip(pair_figures, intervals, p_values, strict=True)
+        )
+        in_one = len(first.table) + len(second.table) - 2 * len(items)
+        counts = int(scored.sum()), in_one, int((~scored).sum()), how.samples
+        found.append(MetricComparison(row.name, first.result.protocol, first.name, second.name, *counts, differences))
+    return found
 
 
 def compare_all(
-    result: Result, folder: Path, against: str, *, how: Resampling = DEFAULT
-) -> dict[str, tuple[MetricComparison, float]]:
-    """Compare all metrics of a result with one of them; p-values of headlines have Holm's correction over metrics."""
+    result: Result, folder: Path, against: str, *, samples: int | None = None, seed: int = 0
+) -> dict[str, MetricComparison]:
+    """Compare all metrics of a result with one of them."""
     base = side_of(result, against, folder)
     labels = [metric.label for metric in result.metrics if metric != base.metric and metric.figures]
-    comparisons = {label: compare_sides(side_of(result, label, folder), base, how=how) for label in labels}
-    adjusted = holm([comparison.differences[0].tests[0].p_value for comparison in comparisons.values()]).tolist()
-    return {label: (comparison, p) for (label, comparison), p in zip(comparisons.items(), adjusted, strict=True)}
+    pairs = [(side_of(result, label, folder), base) for label in labels]
+    return dict(zip(labels, compare_sides(pairs, samples=samples, seed=seed), strict=True)) if pairs else {}
 
 
-def _common(first: Side, second: Side) -> tuple[list[int], list[int]]:
+def _common(sides: Sequence[Side]) -> list[list[int]]:
     """Return the rows of the common items, in the first's order; items of the same id must have the same captions."""
-    row_of = {key: row for row, key in enumerate(second.table.column("id").to_pylist())}
-    ids = first.table.column("id").to_pylist()
-    first_rows = [row for row, key in enumerate(ids) if key in row_of]
-    if not first_rows:
-        raise InputError("the two results have no common item")
-    second_rows = [row_of[ids[row]] for row in first_rows]
+    row_of = [{key: row for row, key in enumerate(side.table.column("id").to_pylist())} for side in sides]
+    ids = [key for key in row_of[0] if all(key in rows for rows in row_of[1:])]
+    if not ids:
+        raise InputError("the results have no common item")
+    found = [[rows[key] for key in ids] for rows in row_of]
     for name in ("image", "captions"):
-        if first.table.column(name).take(pa.array(first_rows)) != second.table.column(name).take(pa.array(second_rows)):
-            raise InputError(f"items of the same id differ in {name} between the two results; they cannot be paired")
-    return first_rows, second_rows
+        columns = (side.table.column(name).take(pa.array(rows)) for side, rows in zip(sides, found, strict=True))
+        first = next(columns)
+        if any(first != column for column in columns):
+            raise InputError(f"items of the same id differ in {name} between the results; they cannot be paired")
+    return found
 
 
-def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
-    """Compare means of one value per item, with an interval and two tests; for pairs, the mean over subsets first."""
-    credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits, row.name)
-    credit_pairs = list(zip(credits_of(first), credits_of(second), strict=True))
-    differences = []
-    if row.kind == "pairs" and len(credit_pairs) > 1:
-        overall, other = credit_pairs[-1]
-        differences.append(
-            _difference(MEAN, subset_mean(overall), subset_mean(other), overall.sheet, len(overall.values))
-        )
-    for credit, against in credit_pairs:
-        first_values, second_values, cluster_names = credit.values, against.values, clusters(credit.sheet.items)
-        if not len(first_values):
-            continue
-        # Permutations are cheap, and Holm's correction needs precise small p-values.
-        permutations = replace(first.how, samples=max(first.how.samples, _PERMUTATIONS))
-        permuted = permutation_test(first_values, second_values, clusters=cluster_names, how=permutations)
-        correct, other_correct = first_values == 1, second_values == 1
-        if len(np.unique(cluster_names)) < len(cluster_names):
-            discordance = mcnemar(correct, other_correct, cluster_names)
-        else:
-            exact = int((correct != other_correct).sum()) < _EXACT_BELOW
-            discordance = (mcnemar_exact if exact else mcnemar)(correct, other_correct)
-        interval = paired_difference(first_values, second_values, clusters=cluster_names, how=first.how)
-        means = float(first_values.mean()), float(second_values.mean())
-        tests = (permuted, discordance)
-        differences.append(Difference(credit.name, *means, interval, tests, permuted.p_value, len(first_values)))
-    return differences
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """Both values of a figure, and the pseudo-values of their difference by image."""
+
+    name: str
+    first: float
+    second: float
+    n: int
+    scale: int
+    values: Mapping[str, float]
 
 
-def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[Difference]:
-    """Compare correlations and other statistics; the first, the headline, also by a permutation test."""
-    statistics: list[Statistic] = [
-        statistic for statistic in resolve(row.statistics, row.name)(first.items) if statistic.compared
+def _families(figures: Sequence[Sequence[_Figure]]) -> list[Floats]:
+    """Return the columns (images, figures) that are tested together: all headlines, then the others of each pair."""
+    images = sorted({image for pair in figures for figure in pair for image in figure.values})
+    families = [[pair[0] for pair in figures], *(pair[1:] for pair in figures)]
+    return [
+        np.array([[figure.values.get(image, np.nan) for figure in family] for image in images]) for family in families
     ]
-    differences = []
-    for statistic in statistics:
-        first_measured, second_measured = (statistic.measure(sheet.scores[:, 0]) for sheet in (first, second))
-        difference = _difference(statistic.name, first_measured.value, second_measured.value, first, first_measured.n)
-        differences.append(replace(difference, scale=statistic.scale))
-    headline, ones = statistics[0], np.ones(len(first.items))
-    swapped = swap_test(
-        lambda scores: headline.measure(scores).value(ones), first.scores[:, 0], second.scores[:, 0],
-        clusters=clusters(first.items), how=first.how,
-    )  # fmt: skip
-    return [replace(differences[0], tests=(*differences[0].tests, swapped)), *differences[1:]]
 
 
-def _difference(
-    name: str, first: Callable[[Floats], float], second: Callable[[Floats], float], sheet: Sheet[Item], n: int
-) -> Difference:
-    """Return the difference of two statistics of item weights, resampled by image."""
-    ones = np.ones(len(sheet.items))
-    interval, test = bootstrap_both(
-        lambda weights: first(weights) - second(weights), len(ones), clusters=clusters(sheet.items), how=sheet.how
-    )
-    return Difference(name, first(ones), second(ones), interval, (test,), test.p_value, n)
+def _by_credits(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[_Figure]:
+    """Return the differences of means of one value per item; for pairs, the mean over subsets first."""
+    credits_of: Callable[[Sheet[Item]], list[Credit[Item]]] = resolve(row.credits, row.name)
+    first_mean: Callable[[Floats], float]
+    second_mean: Callable[[Floats], float]
+    found = []
+    for credit, against in zip(credits_of(first), credits_of(second), strict=True):
+        if len(credit.values):
+            first_mean, second_mean = partial(weighted_mean, credit.values), partial(weighted_mean, against.values)
+            found.append(_figure(credit.name, first_mean, second_mean, credit.sheet, len(credit.values)))
+    if row.kind == "pairs" and len(found) > 1:  # of the last credits, those over all pairs
+        first_mean, second_mean = subset_mean(credit), subset_mean(against)
+        found.insert(0, _figure(MEAN, first_mean, second_mean, credit.sheet, len(credit.values)))
+    return found
+
+
+def _by_statistics(row: Benchmark, first: Sheet[Item], second: Sheet[Item]) -> list[_Figure]:
+    """Return the differences of correlations and other statistics."""
+    statistics: list[Statistic] = resolve(row.statistics, row.name)(first.items)
+    found = []
+    for statistic in (statistic for statistic in statistics if statistic.compared):
+        measured, against = (statistic.measure(sheet.scores[:, 0]) for sheet in (first, second))
+        found.append(_figure(statistic.name, measured.value, against.value, first, measured.n, statistic.scale))
+    return found
+
+
+def _figure(
+    name: str,
+    first: Callable[[Floats], float],
+    second: Callable[[Floats], float],
+    sheet: Sheet[Item],
+    n: int,
+    scale: int = 100,
+) -> _Figure:
+    """Return the difference of two statistics of item weights by image."""
+    ones, images = np.ones(len(sheet.items)), clusters(sheet.items)
+    values = pseudo_values(lambda weights: first(weights) - second(weights), images)
+    by_image = dict(zip(np.unique(images).tolist(), values.tolist(), strict=True))
+    return _Figure(name, first(ones), second(ones), n, scale, by_image)

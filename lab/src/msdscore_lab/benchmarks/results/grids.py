@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from msdscore.errors import InputError
-from msdscore.intervals import DEFAULT, Resampling
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.results.compare import Difference, MetricComparison, compare_all
 from msdscore_lab.benchmarks.results.result import MetricResult, Result
@@ -52,27 +51,29 @@ def _groups(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def comparison_grid(comparison: MetricComparison) -> Grid:
-    """Return one row per figure: both values, their difference with its interval, and the tests."""
-    rows = tuple(_difference_row(difference) for difference in comparison.differences)
-    level = comparison.differences[0].interval.level if comparison.differences else 0.95
-    columns = ("figure", "first", "second", "difference", f"{100 * level:.0f} % interval", "p", "p, Holm", "tests", "n")
+    """Return one row per figure: both values, their difference with its interval, and p."""
+    rows = tuple(map(_difference_row, comparison.differences))
+    columns = ("figure", "first", "second", "difference", "95 % interval", "p", "n")
     notes = [f"first: {comparison.first}; second: {comparison.second}", f"{comparison.items} items"]
     notes += [f"{comparison.missing} items without a score on one side, left out"] if comparison.missing else []
     notes += [f"{comparison.not_in_both} items that only one result has, left out"] if comparison.not_in_both else []
+    notes += [_tested(comparison, "p and intervals of the figures after the first are corrected for all of them")]
     return Grid(f"{comparison.benchmark}, {comparison.protocol}", columns, rows, tuple(notes))
 
 
-def against_grid(result: Result, comparisons: Mapping[str, tuple[MetricComparison, float]], against: str) -> Grid:
-    """Return one row per metric: its headline against the baseline's, with Holm's correction over the metrics."""
-    rows = []
-    for label, (comparison, adjusted) in comparisons.items():
-        name, *cells = _difference_row(replace(comparison.differences[0], adjusted=adjusted))
+def against_grid(result: Result, comparisons: Mapping[str, MetricComparison], against: str) -> Grid:
+    """Return one row per metric: its headline against the baseline's."""
+    rows, notes, name, against = [], list[str](), "figure", result.metric(against).title
+    for label, comparison in comparisons.items():
+        name, *cells = _difference_row(comparison.differences[0])
         rows.append((result.metric(label).title, *cells))
-    against = result.metric(against).title
-    name = next(iter(comparisons.values()))[0].differences[0].name if comparisons else "figure"
-    columns = ("metric", name, against, "difference", "95 % interval", "p", "p, Holm", "tests", "n")
-    title = f"{result.title}, {result.protocol}: metrics against {against}"
-    return Grid(title, columns, tuple(rows), ("Holm's correction is over the metrics",))
+        notes = [_tested(comparison, "p and intervals are corrected for all metrics")]
+    columns = ("metric", name, against, "difference", "95 % interval", "p", "n")
+    return Grid(f"{result.title}, {result.protocol}: metrics against {against}", columns, tuple(rows), tuple(notes))
+
+
+def _tested(comparison: MetricComparison, family: str) -> str:
+    return f"{family} (largest t of {comparison.samples:,} draws of signs per image)"
 
 
 def markdown(grid: Grid) -> str:
@@ -267,9 +268,7 @@ def _difference_row(difference: Difference) -> tuple[str, ...]:
         *(NONE if side != side else _format(side, difference.scale) for side in (difference.first, difference.second)),
         NONE if gap != gap else f"{gap:+.1f}",
         NONE if low != low else f"[{low:+.1f}, {high:+.1f}]",
-        p_value(difference.tests[0].p_value),
-        p_value(difference.adjusted),
-        "; ".join(f"{test.method} {p_value(test.p_value)}" for test in difference.tests),
+        p_value(difference.p_value),
         str(difference.n),
     )
 
@@ -309,22 +308,22 @@ def _column(result: Result) -> Column:
 
 
 def overview(
-    opened: Sequence[StoredResult], *, against: str = "", quoted: bool = False, how: Resampling = DEFAULT
+    opened: Sequence[StoredResult], *, against: str = "", quoted: bool = False, samples: int | None = None
 ) -> Grid:
     """Return one row per metric and encoder, one column per benchmark with its headline figure.
 
-    With `against`, figures that differ from that metric's on the same items (p below 0.05 after Holm's correction over
-    the metrics of the benchmark) are marked. With `quoted`, published figures are added, which are never bold.
+    With `against`, figures that differ from that metric's on the same items (p below 0.05, corrected for all metrics of
+    the benchmark) are marked. With `quoted`, published figures are added, which are never bold.
     """
     results = [result for result, _ in opened]
     columns = list(dict.fromkeys(map(_column, results)))
-    cells, marked = _headlines(results), _differing(opened, against, how)
+    cells, marked = _headlines(results), _differing(opened, against, samples)
     rows = [
         (name, *(_marked(row_cells.get(column), label in marked.get(column[0], ())) for column in columns))
         for name, ((label, _), row_cells) in zip(_names(cells), cells.items(), strict=True)
     ]
     rows += _length_rows(results, columns)
-    notes = [f"{MARK} differs from {against} (p < {LEVEL}, Holm over the metrics of a benchmark)"] if against else []
+    notes = [f"{MARK} differs from {against} (p < {LEVEL}, corrected for all metrics)"] if against else []
     notes += [f"{result.title}: {counted(result)} items, {result.images} images" for result in results]
     if quoted:
         published = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
@@ -334,13 +333,13 @@ def overview(
     return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), _best_headlines(cells, columns))
 
 
-def _differing(opened: Sequence[StoredResult], against: str, how: Resampling) -> dict[str, set[str]]:
+def _differing(opened: Sequence[StoredResult], against: str, samples: int | None) -> dict[str, set[str]]:
     """Return, by benchmark, the titles of the metrics that differ significantly from `against`."""
     differing = {}
     for result, folder in opened:
         if any(against in (metric.label, metric.title) and metric.figures for metric in result.metrics):
-            comparisons = compare_all(result, folder, against, how=how)
-            labels = [label for label, (_, adjusted) in comparisons.items() if adjusted < LEVEL]
+            comparisons = compare_all(result, folder, against, samples=samples)
+            labels = [label for label, found in comparisons.items() if found.differences[0].p_value < LEVEL]
             differing[result.benchmark] = {result.metric(label).title for label in labels}
     if against and not differing:
         raise InputError(f"no result has the metric {against!r}, which others are to be compared with")

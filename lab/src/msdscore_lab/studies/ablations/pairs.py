@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from msdscore.core.divergence import set_uncertainty
 from msdscore.errors import ConfigError, InputError
-from msdscore.intervals import Floats, Ints, Resampling
+from msdscore.intervals import Floats, Ints, Resampling, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.base import Battle, Item, Pair, Rated, clusters
 from msdscore_lab.benchmarks.results.result import items_of
+from msdscore_lab.stats.differences import compare_means, draws_for, mean_values
 from msdscore_lab.stats.pairs import credits_of, mcnemar
-from msdscore_lab.stats.resample import bootstrap_share, paired_difference, permutation_test
+from msdscore_lab.stats.resample import bootstrap_share
 from msdscore_lab.studies.ablations.sweep import PAIRS, VariantResult, named_variants, run_once, run_sweep, sweep_table
 from msdscore_lab.studies.context import PAPER_FORM, Study
 from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
@@ -106,8 +107,8 @@ def margin(
             title, suffix = " ".join(filter(None, (row.result.title, split))), f"-{split}" if split else ""
             bin_rows = margin_rows(pairs, temperature=form.temperature, count=bins)
             gains = gain_rows(pairs, how=study.resampling)
-            tests = [Column(name, "", "p") for name in gains[0] if name.startswith("p, ")]
-            columns = [Column("metrics"), per_cent("difference", signed=True), per_cent(PLAIN, signed=True), *tests]
+            columns = [Column("metrics"), per_cent("difference", signed=True), Column("p", "", "p"),
+                       per_cent(PLAIN, signed=True), Column("p, McNemar", "", "p")]  # fmt: skip
             gains_title = f"{title}: paired differences over all pairs"
             tables.append(replace(_margin_table(title, bin_rows, **shared), name=f"bins{suffix}"))
             tables.append(Table(name=f"gains{suffix}", title=gains_title, columns=columns, rows=gains, **shared))
@@ -199,32 +200,28 @@ def margin_rows(pairs: DecidedPairs, *, temperature: float, count: int) -> list[
     rows: list[Row] = []
     for bin_index, indices in enumerate(quantile_bins(margins, count)):
         bin_pairs = pairs.take(indices)
-        sides = (bin_pairs.correct(label) for label in RIVALS[0])
-        gain = paired_difference(*sides, clusters=bin_pairs.cluster)
+        first, second = (bin_pairs.correct(label) for label in RIVALS[0])
+        gain = bootstrap_mean(first - second, clusters=bin_pairs.cluster)
         means = {"margin": float(margins[indices].mean()), "uncertainty": float(uncertainty[indices].mean())}
         rows.append({"bin": bin_index, **means, "pairs": len(bin_pairs), **_accuracies(bin_pairs), "gain": gain})
     return rows
 
 
 def gain_rows(pairs: DecidedPairs, *, how: Resampling) -> list[Row]:
-    """Return paired comparisons over all pairs: the paper's interval and McNemar's test, and clustered ones."""
-    rows: list[Row] = []
-    for first, second in RIVALS:
-        first_correct, second_correct = pairs.correct(first), pairs.correct(second)
-        tests = (
-            mcnemar(first_correct == 1, second_correct == 1),
-            mcnemar(first_correct == 1, second_correct == 1, pairs.cluster),
-            permutation_test(first_correct, second_correct, clusters=pairs.cluster, how=how),
-        )
-        difference, plain = (
-            paired_difference(
-                first_correct, second_correct, clusters=pairs.cluster, how=replace(how, expanded=expanded)
-            )
-            for expanded in (True, False)
-        )
-        p_values = {f"p, {test.method}": test.p_value for test in tests}
-        rows.append({"metrics": f"{first} − {second}", "difference": difference, PLAIN: plain, **p_values})
-    return rows
+    """Return paired comparisons over all pairs, tested together; also the paper's plain interval and McNemar's test."""
+    sides = [(pairs.correct(first), pairs.correct(second)) for first, second in RIVALS]
+    columns = mean_values([first - second for first, second in sides], pairs.cluster)
+    (tested,) = compare_means([columns], how=draws_for(pairs.cluster, how.seed))
+    return [
+        {
+            "metrics": " − ".join(rivals),
+            "difference": interval,
+            "p": float(p),
+            PLAIN: bootstrap_mean(first - second, clusters=pairs.cluster, how=replace(how, expanded=False)),
+            "p, McNemar": mcnemar(first == 1, second == 1),
+        }
+        for rivals, (first, second), interval, p in zip(RIVALS, sides, tested.intervals, tested.p_values, strict=True)
+    ]
 
 
 def uncertainties(cosine: Floats, temperature: float) -> Floats:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.base import Form
-from msdscore.intervals import Interval, Resampling
+from msdscore.intervals import Interval
 from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.protocols.counting import Figure
@@ -25,7 +25,6 @@ from msdscore_lab.benchmarks.results.compare import Difference, Side, compare_si
 from msdscore_lab.benchmarks.results.result import Result, score_matrix
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
 from msdscore_lab.benchmarks.run.runner import run_benchmark
-from msdscore_lab.stats.resample import holm
 from msdscore_lab.studies.ablations.mixtures import Kind, with_mixture
 from msdscore_lab.studies.context import PAPER_FORM, Study, paper_form
 from msdscore_lab.studies.table import Column, Plot, Row, Table
@@ -208,8 +207,7 @@ def run_sweep(
                 detail = f": {result.failures[0]}" if result.failures else ""
                 raise InputError(f"{plan.name}: none of the {result.items} items could be scored{detail}")
             rows.append(VariantResult(choice, result, pq.read_table(output.with_name(result.scores))))
-    how = plan.resampling
-    differences = {label: _differences(rows, rows[names.index(base)], label, how) for label in plan.metrics}
+    differences = {label: _differences(rows, rows[names.index(base)], label, plan.seed) for label in plan.metrics}
     return [
         replace(
             row, against={label: by_variant[name] for label, by_variant in differences.items() if name in by_variant}
@@ -252,7 +250,7 @@ def sweep_table(
           for figure in figures),
         *([Column("wrong image", "", ".1f", headline.scale)] if first.metrics[0].control else []),
         *([Column("difference", f"difference from {baseline}", "+.1f", headline.scale),
-           Column("p_holm", "p, Holm", "p")]
+           Column("p", "", "p")]
           if len(results) > 1 else []),
     ]  # fmt: skip
     numeric = all(row.variant.value is not None for row in results)
@@ -309,23 +307,16 @@ def _rows(results: Sequence[VariantResult]) -> Iterator[Row]:
                 "wrong image": wrong.get(metric.figures[0].name) if metric.figures else None,
                 **{f"wrong image/{name}": value for name, value in wrong.items()},
                 "difference": None if test is None else test.interval,
-                "p": None if test is None else test.tests[0].p_value,
-                "p_holm": None if test is None else test.adjusted,
+                "p": None if test is None else test.p_value,
                 "signature": metric.signature,
             }
 
 
-def _differences(
-    rows: Sequence[VariantResult], base: VariantResult, label: str, how: Resampling
-) -> dict[str, Difference]:
-    """Compare the headline of every variant with the baseline, with Holm's correction over the variants."""
+def _differences(rows: Sequence[VariantResult], base: VariantResult, label: str, seed: int) -> dict[str, Difference]:
+    """Compare the headline of every variant with the baseline; p-values and intervals hold for all variants."""
     others = [row for row in rows if row is not base and row.result.metric(label).figures]
-    headlines = [compare_sides(row.side(label), base.side(label), how=how).differences[0] for row in others]
-    adjusted = holm([headline.tests[0].p_value for headline in headlines]).tolist() if headlines else []
-    return {
-        row.variant.name: replace(headline, adjusted=p)
-        for row, headline, p in zip(others, headlines, adjusted, strict=True)
-    }
+    compared = compare_sides([(row.side(label), base.side(label)) for row in others], seed=seed) if others else []
+    return {row.variant.name: found.differences[0] for row, found in zip(others, compared, strict=True)}
 
 
 def _variant_name(parameter: str, value: Any) -> str:

@@ -14,7 +14,7 @@ from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Floats, Ints, bootstrap_mean
 from msdscore_lab.benchmarks.base import Pair, clusters
 from msdscore_lab.benchmarks.results.result import items_of
-from msdscore_lab.stats.resample import paired_difference, permutation_test
+from msdscore_lab.stats.differences import compare_means, draws_for, mean_values
 from msdscore_lab.studies.ablations.pairs import LENGTH, uncertainties
 from msdscore_lab.studies.ablations.sweep import PAIRS, named_variants, run_sweep
 from msdscore_lab.studies.context import PAPER_FORM, Study, paper_form
@@ -86,11 +86,9 @@ def tune(study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD
             bootstrap_mean(correct[choice][index], clusters=names[index], how=how) for index in (tuned_on, rest)
         )
         rows.append({"settings": label, **dict(zip(GRID, choice, strict=True)), "tuned": tuned, "rest": other})
-    sides = correct[best][rest], correct[paper][rest]
-    rows[0] |= {
-        "difference": paired_difference(*sides, clusters=names[rest], how=how),
-        "p": permutation_test(*sides, clusters=names[rest], how=how).p_value,
-    }
+    gain = correct[best][rest] - correct[paper][rest]
+    (tested,) = compare_means([mean_values([gain], names[rest])], how=draws_for(names[rest], study.seed))
+    rows[0] |= {"difference": tested.intervals[0], "p": float(tested.p_values[0])}
     shared = row.about("coverage", held_out=len(tuned_on), rest=len(rest), tried=len(accuracy))
     return [Table(
         name="choice",
