@@ -56,7 +56,7 @@ class ConstantTower(nn.Module):
 def without_towers(folder):
     """Load the encoder of a checkpoint without its networks."""
     encoder = load_encoder(str(folder), device="cpu", dtype="float32")
-    model = encoder._model
+    model = encoder.model
     side = model.config.vision_config.image_size // model.config.vision_config.patch_size
     model.text_model, model.vision_model = ConstantTower(), ConstantTower(side * side + 1)
     model.text_projection = model.visual_projection = nn.Identity()

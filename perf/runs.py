@@ -34,7 +34,7 @@ class Pooled:
     def encode_images(self, images):
         from msdscore_torch.vision.device import stack_pixels
 
-        model = self._encoder._model
+        model = self._encoder.model
         pixels = stack_pixels(images, self._encoder.preprocessing, self.device).to(self._encoder.precision)
         return _pooled(model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output))
 
@@ -44,8 +44,8 @@ class Pooled:
         from msdscore_torch.backbone import as_tensors
         from msdscore_torch.gpu.device import sent
 
-        model = self._encoder._model
-        batch = as_tensors(pack(tokenise_all(self._encoder._tokenizer, texts), self._encoder._text_settings))
+        model = self._encoder.model
+        batch = as_tensors(pack(tokenise_all(self._encoder.tokenizer, texts), self._encoder.text_settings))
         states = model.text_model(input_ids=sent(batch.ids, self.device))
         return _pooled(model.text_projection(states.pooler_output))
 
@@ -87,10 +87,10 @@ def timed(work, device):
 
 def peak(encoder, batch, device, repeats):
     """Return pairs per second of the towers and projections only, on inputs that are already on the device."""
-    model = encoder._model
+    model = encoder.model
     pixels = torch.randn(batch, 3, 224, 224, device=device, dtype=encoder.precision)
     ids = torch.randint(0, 500, (batch, 13), device=device)
-    ids[:, -1] = encoder._text_settings.suffix[0]
+    ids[:, -1] = encoder.text_settings.suffix[0]
 
     @torch.no_grad()
     def encode():

@@ -30,22 +30,22 @@ class Browser:
     """One page of a running Chromium; messages are JSON, each followed by a zero byte."""
 
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
-        self._in, self._out = reading, writing
-        self._number, self._session = 0, ""
+        self.reading, self.writing = reading, writing
+        self.number, self.session = 0, ""
         self.complaints: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Call a method of the browser and return its result."""
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters}
-        self._out.write(json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
-        self._out.flush()
-        while (answer := self._read()).get("id") != self._number:
-            self._note(answer)
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        self.writing.write(json.dumps(message | ({"sessionId": self.session} if self.session else {})).encode() + b"\0")
+        self.writing.flush()
+        while (answer := self.read_message()).get("id") != self.number:
+            self.note_complaint(answer)
         assert "error" not in answer, answer
         return answer["result"]
 
@@ -55,18 +55,18 @@ class Browser:
         address = place.as_uri() if isinstance(place, Path) else place
         if self.run("return location.href.split('#')[0]") == address.partition("#")[0]:
             self.call("Page.navigate", url="about:blank")
-            self._loaded()
+            self.wait_for_load()
         self.call("Page.navigate", url=address)
-        self._loaded()
+        self.wait_for_load()
 
     def reload(self) -> None:
         """Reload the page."""
         self.call("Page.reload")
-        self._loaded()
+        self.wait_for_load()
 
-    def _loaded(self) -> None:
-        while (event := self._read()).get("method") != "Page.loadEventFired":
-            self._note(event)
+    def wait_for_load(self) -> None:
+        while (event := self.read_message()).get("method") != "Page.loadEventFired":
+            self.note_complaint(event)
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Return the value of a function body, which is called with `arguments`."""
@@ -150,14 +150,14 @@ class Browser:
         """Save a screenshot of the window as PNG."""
         path.write_bytes(b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
-    def _read(self) -> Any:
+    def read_message(self) -> Any:
         held = bytearray()
-        while (byte := self._in.read(1)) != b"\0":
+        while (byte := self.reading.read(1)) != b"\0":
             assert byte, "the browser has exited"
             held += byte
         return json.loads(held)
 
-    def _note(self, event: Any) -> None:
+    def note_complaint(self, event: Any) -> None:
         if event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] in ("error", "warning"):
             self.complaints.append(event["params"]["entry"]["text"])
         if event.get("method") == "Runtime.exceptionThrown":

@@ -24,22 +24,22 @@ class CountingEncoder:
     __module__ = "msdscore.encoders.toy"  # same vectors, same signature: an encoder of a user has its own
 
     def __init__(self, *, stop_after=None):
-        self._toy = load_encoder("toy")
-        self._stop_after = stop_after
+        self.toy = load_encoder("toy")
+        self.stop_after = stop_after
         self.images: list[int] = []
         self.captions: list[str] = []
 
     def __getattr__(self, name):
-        return getattr(self._toy, name)
+        return getattr(self.toy, name)
 
     def encode_images(self, images):
-        if self._stop_after is not None and sum(self.images) >= self._stop_after:
+        if self.stop_after is not None and sum(self.images) >= self.stop_after:
             raise KeyboardInterrupt
         self.images.append(len(images))
-        return self._toy.encode_images(images)
+        return self.toy.encode_images(images)
 
     def encode_texts(self, texts):
         self.captions += texts
         if "refused" in texts:
             raise CaptionError("rejected by the encoder")
-        return self._toy.encode_texts(texts)
+        return self.toy.encode_texts(texts)

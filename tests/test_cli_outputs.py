@@ -225,7 +225,7 @@ def test_a_dash_is_standard_output(folder, name, monkeypatch):
     monkeypatch.chdir(folder)
     known = commands(folder)
     before = sorted(folder.rglob("*"))
-    for what, begin in (("explain", b"{"), ("report", b"<!doctype html>"), ("bank", b"")):
+    for what, begin in (("score rows", b"{"), ("explain", b"{"), ("report", b"<!doctype html>"), ("bank", b"")):
         result = invoke(*map(str, known[what][0]), "-o", name)
         assert result.exit_code == 0, result.exception
         assert result.stdout_bytes.lower().startswith(begin)

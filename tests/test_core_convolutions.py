@@ -89,14 +89,14 @@ def check_network(device, side, batch=2):
 
 def interpret():
     patch_numpy_scalars()
-    assert convolutions._agrees(torch.device("cpu"))
+    assert convolutions.agrees(torch.device("cpu"))
     # An interpreted program takes 0.1 s whatever its size: a few large ones.
     with mock.patch.multiple(convolutions, TILE=32, CHANNELS=2048, FIRST_TILE=128):
         for number, layer in enumerate(LAYERS):
             check_layer("cpu", *layer, SIDES[number % len(SIDES)])
         check_first("cpu", (9, 12))
         check_network("cpu", 33)
-        assert convolutions._agrees(torch.device("cpu"), torch.float16)
+        assert convolutions.agrees(torch.device("cpu"), torch.float16)
 
 
 @needs_interpreter
@@ -145,4 +145,4 @@ def test_a_difference_from_torch_is_found():
         mock.patch("msdscore_torch.gpu.depthwise.depthwise_kernel", Nothing()),
         mock.patch("msdscore_torch.gpu.depthwise.first_kernel", Nothing()),
     ):
-        assert not convolutions._agrees(torch.device("cpu"))
+        assert not convolutions.agrees(torch.device("cpu"))

@@ -218,7 +218,7 @@ def test_unsupported_inputs_fall_back_to_torch():
     points = torch.zeros(1, 4, 8)
     assert not fused.serves(points, 3)
     # Pretend that the CPU is supported, to test the other conditions.
-    with mock.patch.object(fused, "_works", return_value=True):
+    with mock.patch.object(fused, "usable", return_value=True):
         assert fused.serves(points, 8)
         assert fused.serves(points.bfloat16(), 3)
         assert not fused.serves(points, 9)
@@ -247,17 +247,17 @@ def test_importing_and_using_the_core_on_a_cpu_does_not_import_triton():
     ],
 )
 def test_warns_once_if_kernels_are_not_used_on_a_gpu(monkeypatch, reason, line):
-    monkeypatch.setattr(fused, "_obstacle", lambda device, agrees, shared: reason)
+    monkeypatch.setattr(fused, "obstacle", lambda device, agrees, shared: reason)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    fused._works.cache_clear()
+    fused.usable.cache_clear()
     device = torch.device("cuda", 0)
     with pytest.warns(RuntimeWarning, match=line) as seen:
-        assert [fused._works(device) for _ in range(3)] == [False] * 3
+        assert [fused.usable(device) for _ in range(3)] == [False] * 3
     assert len(seen) == 1
-    fused._works.cache_clear()
+    fused.usable.cache_clear()
 
 
 def test_a_cpu_gives_no_warning(recwarn):
-    fused._works.cache_clear()
+    fused.usable.cache_clear()
     assert not fused.serves(torch.zeros(1, 4, 8), 3)
     assert not recwarn.list

@@ -56,7 +56,7 @@ def case(request, tmp_path_factory):
 
 def raw_input(encoder, layer, image):
     """Return the output of the first layer, before patches are mixed."""
-    found = [module for name, module in encoder._model.named_modules() if name.endswith(layer)]
+    found = [module for name, module in encoder.model.named_modules() if name.endswith(layer)]
     seen = []
     handle = found[0].register_forward_hook(lambda _module, _inputs, output: seen.append(output.detach()))
     try:

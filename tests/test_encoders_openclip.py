@@ -83,7 +83,7 @@ def test_tokens_equal_open_clip(own):
     encoder = load_encoder(str(own), device="cpu")
     theirs = open_clip.get_tokenizer("ViT-B-32")
     for text in TEXTS:
-        assert encoder._tokenizer.encode(text).ids == theirs.encode(text)
+        assert encoder.tokenizer.encode(text).ids == theirs.encode(text)
 
 
 @torch.inference_mode()
@@ -113,7 +113,7 @@ def test_tokens_are_projected_states_without_start_and_end(own):
 def test_mean_of_feature_map_vectors_is_the_pooled_vector(convolutions, images):
     """The head is linear, so it commutes with the mean over positions."""
     encoder = load_encoder(str(convolutions), device="cpu")
-    visual = encoder._model.visual
+    visual = encoder.model.visual
     from msdscore_torch.openclip import timm_patches
 
     with torch.no_grad():
@@ -226,7 +226,7 @@ def test_pretrained_tag_determines_activation_and_preprocessing(monkeypatch, roo
     encoder = load_encoder(f"open_clip:{name}/mine", device="cpu")
     assert encoder.signature.startswith(f"open_clip:{name}/mine@11111111,")
     assert encoder.preprocessing.mean == (0.0, 0.0, 0.0)
-    assert type(encoder._model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
+    assert type(encoder.model.visual.transformer.resblocks[0].mlp.gelu).__name__ == "QuickGELU"
     with pytest.raises(UnknownNameError, match="'mime'.*'mine'"):
         load_encoder(f"open_clip:{name}/mime", device="cpu")
 
@@ -253,4 +253,4 @@ def test_models_without_patches_are_rejected(own, tmp_path, config):
 def test_texts_are_padded_to_full_length_without_a_causal_mask(convolutions):
     """Without a causal mask, padding affects the vectors and must be as long as in training."""
     assert CONVOLUTIONS["text_cfg"]["no_causal_mask"]
-    assert load_encoder(str(convolutions), device="cpu")._text_settings.full
+    assert load_encoder(str(convolutions), device="cpu").text_settings.full

@@ -118,7 +118,7 @@ def test_siglip2_reads_punctuation_but_ignores_case(second):
 def test_heads_map_patches_and_tokens_to_the_pooled_space(name, request, images):
     folder = request.getfixturevalue(name)
     encoder = load_encoder(str(folder), device="cpu", local="heads")
-    model = encoder._model
+    model = encoder.model
     plain = load_encoder(str(folder), device="cpu")
     seen, states = prepare_and_encode(encoder, images[:1]), []
     handle = model.vision_model.post_layernorm.register_forward_hook(lambda _m, _i, output: states.append(output))

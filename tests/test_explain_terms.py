@@ -237,12 +237,12 @@ class Masking(CountingEncoder):
 
     def __init__(self, masked):
         super().__init__()
-        self._masked = masked
+        self.masked = masked
 
     def encode_images(self, images):
         batch = super().encode_images(images)
         mask = batch.mask.copy()
-        mask[:, self._masked] = False
+        mask[:, self.masked] = False
         return replace(batch, mask=mask)
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from msdscore.errors import InputError
 from msdscore.rows.files import open_rows
-from msdscore_torch.feeding import rows as ahead
 from msdscore_torch.feeding.processes import Decoders, DecodersLostError
-from msdscore_torch.feeding.rows import ROWS, read_ahead
+from msdscore_torch.feeding.rows import ROWS, read_ahead, row_process
 from tar_shards import write_tar
 
 COUNT = 3 * ROWS + 7
@@ -36,7 +35,7 @@ def test_rows_equal_those_of_this_process(tar, tmp_path):
 def test_dead_process_is_replaced_without_lost_or_repeated_rows(tar):
     rows = read_ahead(partial(open_rows, tar))
     first = [next(rows) for _ in range(ROWS)]
-    for member in ahead._process()._members:
+    for member in row_process().members:
         os.kill(member.process.pid, signal.SIGKILL)
     assert [*first, *rows] == rows_here(tar)
 
@@ -46,7 +45,7 @@ def test_sources_of_abandoned_runs_are_closed(tar):
     for _ in range(12):
         next(read_ahead(partial(open_rows, tar)))
     assert list(read_ahead(partial(open_rows, tar))) == rows_here(tar)
-    (member,) = ahead._process()._members
+    (member,) = row_process().members
     files = [file.readlink() for file in Path(f"/proc/{member.process.pid}/fd").iterdir()]
     assert 0 < files.count(tar) <= 8
 

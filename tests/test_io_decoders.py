@@ -95,11 +95,11 @@ def test_cells_are_released_with_their_pixels(two, files):
     found = decode(two, READ, files)
     last = found[-1]
     del found
-    assert len(two._free) == 7
+    assert len(two.free) == 7
     two.free_memory()  # not while an image is in use
     check([last], files[-1:])
     del last
-    assert len(two._free) == 8
+    assert len(two.free) == 8
     two.free_memory()
     check(decode(two, READ, files), files)
 
@@ -109,7 +109,7 @@ def test_memory_is_that_of_the_pixels_in_use(files):
     try:
         for _ in range(20):
             check(decode(pool, READ, files), files)
-        assert os.fstat(pool._file).st_blocks * 512 <= 16 * os.sysconf("SC_PAGE_SIZE")  # a page per cell, of 64
+        assert os.fstat(pool.file).st_blocks * 512 <= 16 * os.sysconf("SC_PAGE_SIZE")  # a page per cell, of 64
     finally:
         pool.close()
 
@@ -126,7 +126,7 @@ def test_decoders_run_at_low_priority(two, files):
     decode(two, READ, files)
     # One process may have done all the work; the other one lowers its priority when it runs.
     wait_until(
-        lambda: {os.getpriority(os.PRIO_PROCESS, one.process.pid) for one in two._members} == {min(own + NICENESS, 19)}
+        lambda: {os.getpriority(os.PRIO_PROCESS, one.process.pid) for one in two.members} == {min(own + NICENESS, 19)}
     )
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
@@ -134,7 +134,7 @@ def test_decoders_run_at_low_priority(two, files):
 def test_killed_process_is_replaced(two, files):
     waiting = two.submit(slow, files * 3)
     waiting[0].result(timeout=PATIENCE)
-    for member in list(two._members):
+    for member in list(two.members):
         member.process.send_signal(signal.SIGKILL)
     check([one for part in waiting for one in part.result(timeout=PATIENCE)], files * 3)
 
@@ -183,10 +183,10 @@ def test_processes_are_reused_by_the_next_caller():
     for one in (again, other):
         decoders.give_back(one)
     assert decoders.borrow(1, 2 * CELL) is other
-    assert first._closed  # no longer in use
+    assert first.closed  # no longer in use
     decoders.give_back(other)
     decoders.close_all()
-    assert other._closed
+    assert other.closed
 
 
 def test_decoding_process_does_not_import_torch():
@@ -209,7 +209,7 @@ read = partial(read_pixels, steps=Preprocessing(16, (16, 16)), limits=ImageLimit
 pool = decoders.borrow(2, 8 * 768)
 futures = pool.submit(read, sys.argv[1:] * 20)
 futures[0].result()
-print(*(member.process.pid for member in pool._members), flush=True)
+print(*(member.process.pid for member in pool.members), flush=True)
 for future in futures:
     future.result()
 """

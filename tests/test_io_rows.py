@@ -154,38 +154,25 @@ def test_empty_and_odd_values_are_row_errors(tmp_path):
     rows = rows_of(
         jsonl(
             tmp_path / "rows.jsonl",
-            {"image": "a.jpg", "caption": "fine"},
-            {"image": "a.jpg", "caption": ""},
             {"image": "a.jpg", "caption": " \n\u3000"},
-            {"image": "a.jpg", "caption": None},
-            {"image": "a.jpg", "caption": float("nan")},
-            {"image": "a.jpg", "caption": 7},
             {"image": "a.jpg", "caption": {"raw": "a"}},
             {"image": "a.jpg"},
             {"caption": "no image"},
-            {"image": None, "caption": "x"},
             {"image": 3, "caption": "x"},
             {"image": "https://example.org/a.jpg", "caption": "x"},
             {"image": {"path": "b.jpg", "bytes": None}, "caption": "x"},
         )
     )
     assert [row.error for row in rows] == [
-        None,
         "caption is empty",
-        "caption is empty",
-        "caption is empty",
-        "caption is empty",
-        "caption must be text, got int",
         "caption must be text, got dict",
         "no caption; expected one of caption, text, candidate, cand, prediction, captions; found: image",
         "no image; expected one of image, image_path, file_name, filename, img; found: caption",
-        "image is empty",
         "image must be a path, the bytes of a file, an open file, a Pillow image, an array or a tensor, got int",
         "image is an address, not a file; download it first; got https://example.org/a.jpg",
         None,
     ]
-    assert rows[12].image == tmp_path / "b.jpg"
-    assert rows[12].columns["image"] == "b.jpg"
+    assert (rows[6].image, rows[6].columns["image"]) == (tmp_path / "b.jpg", "b.jpg")
 
 
 @pytest.mark.parametrize("image", ["image", "image_path", "file_name", "filename", "img"])
@@ -475,25 +462,6 @@ def test_parquet_text_that_is_not_utf8_is_rejected(tmp_path):
     ]
 
 
-def test_parquet_times_and_numbers_preserve_their_types(tmp_path):
-    table = pa.table(
-        {
-            "image": ["a"],
-            "caption": ["x"],
-            "when": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns")),
-            "small": pa.array([1], pa.int16()),
-            "id": pa.array([5.0]),
-        }
-    )
-    pq.write_table(table, tmp_path / "rows.parquet")
-    with open_rows(tmp_path / "rows.parquet") as source:
-        (row,) = source.read()
-        assert source.layout.schema is not None
-        assert source.layout.schema.field("small").type == pa.int16()
-    assert row.columns["when"] == "2023-11-14 22:13:20.123456789"
-    assert row.id == "5"
-
-
 @pytest.mark.parametrize("name", ["42.jpg", "42.PNG", "000000000042.webp", "COCO_val2014_000000000042.jpg"])
 @pytest.mark.parametrize("key", [42, "42"])
 def test_coco_results_find_images_by_number(tmp_path, name, key):
@@ -631,7 +599,7 @@ def test_interrupted_and_endless_standard_input_leaves_nothing(tmp_path):
                 time.sleep(0.01)
             process.send_signal(number)
             assert process.wait(60) == 128 + number
-            assert b"stopped" in process.stderr.read()
+            assert process.stderr.read() == b"stopped while the rows were read; nothing was written\n"
         assert not list(tmp_path.iterdir())
     with Path("/dev/zero").open("rb") as zeros:
         done = subprocess.run(command, stdin=zeros, stderr=subprocess.PIPE, env=environment)
@@ -658,15 +626,13 @@ def test_a_pipe_is_spooled(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("writer", [write_jsonl, write_json, write_csv, write_tsv])
-def test_compressed_rows_equal_plain_rows(tmp_path, monkeypatch, writer, suffix):
+def test_compressed_rows_equal_plain_rows(tmp_path, writer, suffix):
     plain = writer(tmp_path / "rows", samples())
     packed = plain.with_name(plain.name + suffix)
     with pa.output_stream(str(packed), compression="detect") as file:
         file.write(plain.read_bytes())
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     assert rows_of(packed) == rows_of(plain)
-    assert not list((tmp_path / "temporary").iterdir())
+    assert not list(Path(tempfile.gettempdir()).glob("msdscore-*.input"))
 
 
 def test_a_damaged_archive_is_a_one_line_error(tmp_path):

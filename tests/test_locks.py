@@ -12,7 +12,6 @@ from PIL import Image
 import msdscore
 from msdscore.core.arrays import launched
 from msdscore.encoders.registry import load_encoder
-from msdscore.scoring import references
 from msdscore.scoring.embedder import OBJECTS, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
@@ -85,20 +84,20 @@ class OnGpu:
     """The toy encoder as if on a GPU; `waits` is called in its lock, before it launches, with the texts."""
 
     def __init__(self, waits):
-        self._toy, self._lock, self._waits = load_encoder("toy"), Lock(), waits
+        self.toy, self.lock, self.waits = load_encoder("toy"), Lock(), waits
         self.device = GPU
 
     def __getattr__(self, name):
-        return getattr(self._toy, name)
+        return getattr(self.toy, name)
 
     def encode_images(self, images):
-        with self._lock:
-            return launched(GPU, lambda: self._toy.encode_images(images))
+        with self.lock:
+            return launched(GPU, lambda: self.toy.encode_images(images))
 
     def encode_texts(self, texts):
-        with self._lock:
-            self._waits(texts)
-            return launched(GPU, lambda: self._toy.encode_texts(texts))
+        with self.lock:
+            self.waits(texts)
+            return launched(GPU, lambda: self.toy.encode_texts(texts))
 
 
 @pytest.mark.parametrize("first", ["references", "score"])
@@ -127,26 +126,6 @@ def test_references_and_scores_of_two_threads_meet(first):
     (compared,), (scored,) = both(compare, score)
     assert compared.values is not None
     assert scored.msd is not None
-
-
-def test_backgrounds_change_only_under_their_lock_and_are_encoded_without_it(monkeypatch):
-    lock, locked, encoding = references._backgrounds_lock, [], []
-
-    class Guarded(dict):
-        def get(self, *arguments):
-            locked.append(lock.locked())
-            return super().get(*arguments)
-
-        def setdefault(self, *arguments):
-            locked.append(lock.locked())
-            return super().setdefault(*arguments)
-
-    monkeypatch.setattr(references, "_backgrounds", Guarded())
-    pipeline = Pipeline(OnGpu(lambda texts: encoding.append(lock.locked()))).remembering_texts()
-    compare_texts(pipeline.embedder, ["a red square"], [["a red box", "something"]])
-    assert locked == [True, True]
-    assert encoding
-    assert not any(encoding)
 
 
 def test_scorer_is_loaded_once_by_several_threads(monkeypatch):

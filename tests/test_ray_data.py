@@ -238,6 +238,6 @@ def test_missing_token_is_reported_without_the_logs_of_ray(monkeypatch, capfd, r
 
 def test_tracebacks_of_lost_actors_are_not_logged(caplog):
     data = pytest.importorskip("ray.data")
-    with ray_data._quiet_context(data):
+    with ray_data.quiet_context(data):
         logging.getLogger("ray.data").error("a traceback of 70 lines")
     assert not caplog.records

@@ -21,8 +21,6 @@ from msdscore import (
     ImageLimits,
     InputError,
     Paper,
-    RunError,
-    RunOptions,
     Scorer,
     ScorerSpec,
     UnknownNameError,
@@ -129,41 +127,6 @@ def png(colour):
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("form", ["pillow", "bytes", "cell", "path", "array", "tensor", "file"])
-def test_one_image_for_all_captions_of_a_batch(form, tmp_path):
-    scorer, captions = Scorer("toy"), ["a red square", "a blue square", ""]
-    (tmp_path / "red.png").write_bytes(png("red"))
-    image = {
-        "pillow": lambda: make_image("red"),
-        "bytes": lambda: png("red"),
-        "cell": lambda: {"bytes": png("red"), "path": None},
-        "path": lambda: str(tmp_path / "red.png"),
-        "array": lambda: np.asarray(make_image("red")),
-        "tensor": lambda: torch.from_numpy(np.asarray(make_image("red")).copy()).permute(2, 0, 1),
-        "file": lambda: BytesIO(png("red")),
-    }[form]()
-    scores = scorer.rank(image, captions, errors="row")
-    assert scores.candidates.tolist() == [2, 2, 2]
-    assert scores[:2].soft_msd.tolist() == scorer.rank(make_image("red"), captions[:2]).soft_msd.tolist()
-    assert scores.failed == 1
-
-
-def test_stream_treats_lists_of_captions_as_candidate_sets():
-    scorer = Scorer("toy", batch_size=2)
-    captions = ["a red square", "a blue square"]
-    rows = [
-        {"image": make_image("red"), "captions": captions},
-        (make_image("red"), "a red square"),
-        {"image": make_image("blue"), "captions": []},
-        (make_image("blue"), ["a blue square", 5]),
-    ]
-    scores = list(scorer.stream(rows))
-    assert [score.candidates for score in scores] == [2, 2, 1, 0, 1, 1]
-    assert scores[:2] == list(scorer.rank(make_image("red"), captions))
-    assert scores[2] == scorer.score(make_image("red"), "a red square")
-    assert [bool(score.error) for score in scores] == [False, False, False, True, False, True]
-
-
 def table_of(kind, columns):
     if kind == "pandas":
         return pytest.importorskip("pandas").DataFrame(columns, index=range(10, 10 + len(columns["image"])))
@@ -194,21 +157,6 @@ def test_score_table_adds_columns(kind, tmp_path):
         assert result.attrs["signature"] == scorer.signature
     else:
         assert result.schema.metadata[b"msdscore"].decode() == scorer.signature
-
-
-@pytest.mark.parametrize("kind", ["pandas", "pyarrow", "polars"])
-def test_lists_of_captions_in_a_table_become_rows(kind, tmp_path):
-    make_image("red").save(tmp_path / "red.png")
-    columns = {"image": ["red.png", "red.png"], "captions": [["a red square", "a blue square"], []], "n": [1, 2]}
-    scorer = Scorer("toy")
-    result = scorer.score_table(table_of(kind, columns), images=tmp_path)
-    rows = result.to_dict("records") if kind == "pandas" else result.to_pylist()
-    assert [(row["n"], row["caption"], row["candidates"]) for row in rows] == [
-        (1, "a red square", 2), (1, "a blue square", 2), (2, "", 0),
-    ]  # fmt: skip
-    ranked = scorer.rank(make_image("red"), columns["captions"][0])
-    assert [row["soft_msd"] for row in rows][:2] == ranked.soft_msd.tolist()
-    assert rows[2]["error"]
 
 
 def test_score_table_accepts_hugging_face_datasets():
@@ -259,15 +207,6 @@ def test_rejected_caption_does_not_affect_others():
     batches = [Batch([make_image()], texts, [0] * len(texts)) for texts in captions]
     kinds = [[type(row).__name__ for row in scored] for scored in results_of(pipeline, batches)]
     assert kinds == [["Numbers", "CaptionError", "Numbers"], ["CaptionError", "Numbers"]]
-
-
-def test_pixels_are_hashed_only_for_random_starts(monkeypatch):
-    hashed = []
-    monkeypatch.setattr("msdscore.scoring.decoder.pixel_key", lambda image: hashed.append(image) or 1)
-    Scorer("toy").score(make_image(), "red")
-    assert not hashed
-    Scorer("toy", Paper(init="sample")).score(make_image(), "red")
-    assert len(hashed) == 1
 
 
 def test_scores_slice_join_and_compare():
@@ -537,23 +476,6 @@ def test_errors_are_raised_or_returned_by_every_call():
             call("raise")
     with pytest.raises(ConfigError, match="'ignore'"):
         scorer.score(images[0], "red", errors="ignore")
-
-
-def test_file_is_scored_and_resumed(tmp_path):
-    make_image("red").save(tmp_path / "red.png")
-    lines = [{"image": "red.png", "caption": "a red square"}, {"image": "none.png", "caption": "a red square"}]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    scorer, output = Scorer("toy"), tmp_path / "scores.jsonl"
-    first = scorer.score_file(tmp_path / "rows.jsonl", output)
-    assert (first.rows, first.failed) == (2, 1)
-    row = json.loads(output.read_text().splitlines()[0])
-    assert row["msd"] == scorer.score(tmp_path / "red.png", "a red square").msd
-    again = scorer.score_file(tmp_path / "rows.jsonl", output)
-    assert (again.scored, again.earlier) == (0, 2)
-    with pytest.raises(RunError):
-        Scorer("toy", "long").score_file(tmp_path / "rows.jsonl", output)
-    fresh = Scorer("toy", "long").score_file(tmp_path / "rows.jsonl", output, options=RunOptions(overwrite=True))
-    assert fresh.scored == 2
 
 
 def test_another_caption_of_a_recent_image_does_not_encode_the_image_again(tmp_path):

@@ -253,16 +253,6 @@ def test_signature_contains_all_settings():
     assert len({base, *signatures}) == len(changes) + 1
 
 
-def test_image_as_path_bytes_or_array(tmp_path):
-    import numpy as np
-
-    path = tmp_path / "p.png"
-    make_image().save(path)
-    sources = [path, str(path), path.read_bytes(), make_image(), np.asarray(make_image())]
-    values = {Scorer("toy").score(source, "a red square").msd for source in sources}
-    assert len(values) == 1
-
-
 def test_settings_in_a_signature_are_exact():
     assert Scorer("toy", Paper(alpha=0.1)).signature != Scorer("toy", Paper(alpha=0.10000001)).signature
     assert "|kappa:20|" in Scorer("toy", Paper(kappa=20)).signature

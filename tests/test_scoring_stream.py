@@ -38,11 +38,11 @@ class Elsewhere(CountingEncoder):
 
     def __init__(self, device="cuda", room=1000):
         super().__init__()
-        self.device, self._room, self.threads = torch.device(device), room, set()
+        self.device, self.room, self.threads = torch.device(device), room, set()
 
     def encode_images(self, images):
         self.threads.add(get_ident())
-        if len(images) > self._room:
+        if len(images) > self.room:
             raise torch.OutOfMemoryError("no room")
         return super().encode_images(images)
 
@@ -198,17 +198,17 @@ class Cramped(Elsewhere):
         super().__init__("cpu")
         self.failures = 0
 
-    def _check(self, items):
+    def check(self, items):
         if len(items) > 3:
             self.failures += 1
             raise torch.OutOfMemoryError("no room")
 
     def encode_images(self, images):
-        self._check(images)
+        self.check(images)
         return super().encode_images(images)
 
     def encode_texts(self, texts):
-        self._check(texts)
+        self.check(texts)
         return super().encode_texts(texts)
 
 
@@ -315,7 +315,7 @@ def test_abandoned_stream_cancels_decoding(tmp_path):
 def test_overflow_is_raised_when_scores_are_read(tmp_path):
     encoder = load_encoder(str(make_tiny_clip(tmp_path / "clip")), device="cpu")
     prepared = encoder.prepare(Image.new("RGB", (32, 32), "red"))
-    projection = encoder._model.visual_projection
+    projection = encoder.model.visual_projection
     with torch.no_grad():
         projection.weight[0, 0] = torch.inf
     with pytest.raises(ConfigError, match="overflows in float32"):

@@ -22,19 +22,19 @@ class Own(CountingEncoder):
 
     def __init__(self, images=None, texts=None, device="cpu"):
         super().__init__()
-        self._images, self._texts, self.device = images, texts, torch.device(device)
+        self.change_images, self.change_texts, self.device = images, texts, torch.device(device)
 
     def encode_images(self, images):
         vectors = super().encode_images(images)
         return (
-            self._images(vectors, [image.pixels.reshape(3, -1)[:, 0].tolist() for image in images])
-            if self._images
+            self.change_images(vectors, [image.pixels.reshape(3, -1)[:, 0].tolist() for image in images])
+            if self.change_images
             else vectors
         )
 
     def encode_texts(self, texts):
         vectors = super().encode_texts(texts)
-        return self._texts(vectors, texts) if self._texts else vectors
+        return self.change_texts(vectors, texts) if self.change_texts else vectors
 
 
 def changed(part, value, wanted):

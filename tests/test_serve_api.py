@@ -644,11 +644,11 @@ def test_cached_items_do_not_count_as_work():
     with calling() as client:
         service = client.app.state.service
         client.post("/v1/score", json=request_body())
-        first = service._encoded()
+        first = service.encoded()
         client.post("/v1/score", json=request_body())
-        assert service._encoded() == first
+        assert service.encoded() == first
         client.post("/v1/score", json=request_body("blue", ("a red square",)))
-        assert service._encoded() == first + IMAGE
+        assert service.encoded() == first + IMAGE
 
 
 @pytest.mark.parametrize(

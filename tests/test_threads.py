@@ -22,7 +22,7 @@ def write(folder, files):
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
-    return list(threads._quotas(folder))
+    return list(threads.quotas(folder))
 
 
 def test_quotas_of_a_group_and_its_parents(tmp_path):

@@ -43,7 +43,7 @@ def available() -> int:
     True
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = min(_quotas(), default=None)
+    quota = min(quotas(), default=None)
     return cores if quota is None else max(1, min(cores, ceil(quota)))
 
 
@@ -90,7 +90,7 @@ def restored() -> Iterator[None]:
             torch.set_num_threads(current)
 
 
-def _quotas(root: Path = Path("/")) -> Iterator[float]:
+def quotas(root: Path = Path("/")) -> Iterator[float]:
     """Yield the limits of the cgroups of this process, in cores; those of all parents apply too."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -139,7 +139,7 @@ class Backbone(ABC):
         self.preprocessing = preprocessing
         self._identity, self._own_prepare = identity, prepare
         self._options: Any = identity.options  # of the family
-        self._model, self._tokenizer, self._text_settings = model, tokenizer, text_settings
+        self.model, self.tokenizer, self.text_settings = model, tokenizer, text_settings
         if preprocessing is not None and preprocessing.jpeg_on_device and self.device.type == "cuda":
             from msdscore_torch.vision.nvjpeg import library
 
@@ -164,8 +164,8 @@ class Backbone(ABC):
         other._options = replace(self._identity.options, long_text="cut")
         other._identity = replace(self._identity, options=other._options)
         other.signature = other._identity.signature
-        if self._text_settings is not None:
-            other._text_settings = replace(self._text_settings, long_text="cut")
+        if self.text_settings is not None:
+            other.text_settings = replace(self.text_settings, long_text="cut")
         return other
 
     @torch.no_grad()
@@ -203,8 +203,8 @@ class Backbone(ABC):
 
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         """The windows of captions as one padded batch of tokens."""
-        assert self._text_settings is not None, "the family sets how its text tower reads"
-        return as_tensors(pack(tokenise_all(self._tokenizer, texts), self._text_settings))
+        assert self.text_settings is not None, "the family sets how its text tower reads"
+        return as_tensors(pack(tokenise_all(self.tokenizer, texts), self.text_settings))
 
     def _finish(self, states: Features) -> Embeddings:
         mask, filled = torch.as_tensor(states.mask), states.filled  # a family may have computed it with NumPy

@@ -57,7 +57,7 @@ class ClipEncoder(Backbone):
     """
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        model = self._model
+        model = self.model
         states = model.vision_model(pixel_values=self._pixels(images))
         patches = states.last_hidden_state[:, 1:]
         if self._options.patch_norm:
@@ -67,7 +67,7 @@ class ClipEncoder(Backbone):
         return Features(model.visual_projection(patches), patch_mask(layout), pooled, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        model = self._model
+        model = self.model
         batch = self._pack(texts)
         # Attention is causal, so padding after a caption changes none of its states. A GPU gets no mask: transformers
         # would wait for the device to inspect it, and attention without one is faster.
@@ -170,7 +170,7 @@ class BlipEncoder(Backbone):
     """
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        model = self._model
+        model = self.model
         vectors = model.vision_proj(model.vision_model(pixel_values=self._pixels(images)).last_hidden_state)
         layout = square_layouts(images, model.config.vision_config)
         return Features(vectors[:, 1:], patch_mask(layout), unit(vectors[:, 0]), layout)
@@ -178,8 +178,8 @@ class BlipEncoder(Backbone):
     def _read(self, texts: Sequence[str]) -> Features:
         batch = self._pack(texts)
         ids, attention = sent(batch.ids, self.device), sent(batch.attention, self.device).long()
-        states = self._model.text_encoder(input_ids=ids, attention_mask=attention)
-        vectors = self._model.text_proj(states.last_hidden_state)
+        states = self.model.text_encoder(input_ids=ids, attention_mask=attention)
+        vectors = self.model.text_proj(states.last_hidden_state)
         pooled = join_windows(vectors[:, 0], batch.windows)
         return Features(unpack_tokens(vectors, batch), batch.mask, pooled, batch.layout)
 
@@ -269,9 +269,9 @@ class SiglipEncoder(Backbone):
         self._native, self._end = native, end  # steps of native resolution; the end token
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        tower = self._model.vision_model
+        tower = self.model.vision_model
         if self._native is None:
-            layout = square_layouts(images, self._model.config.vision_config)
+            layout = square_layouts(images, self.model.config.vision_config)
             states = tower(pixel_values=self._pixels(images))
         else:
             states, layout = self._see_native(images, self._native)
@@ -283,7 +283,7 @@ class SiglipEncoder(Backbone):
 
     def _see_native(self, images: Sequence[Prepared], steps: Preprocessing) -> tuple[Any, tuple[PatchLayout, ...]]:
         """The tower's output for images of their native shapes; patches beyond those of an image are padding."""
-        rows, layout, side = [], [], int(self._model.config.vision_config.patch_size)
+        rows, layout, side = [], [], int(self.model.config.vision_config.patch_size)
         for image in images:
             # Row-major patches, each flattened by row, column and colour.
             cut = stack_pixels([image], steps, self.device)[0].unfold(1, side, side).unfold(2, side, side)
@@ -293,11 +293,11 @@ class SiglipEncoder(Backbone):
         mask = torch.arange(pixels.shape[1]) < torch.tensor([[len(patches)] for patches in rows])
         shapes = torch.tensor([item.grid for item in layout])
         # By position: the name of the mask differs between versions.
-        states = self._model.vision_model(pixels, mask.long().to(self.device), shapes.to(self.device))
+        states = self.model.vision_model(pixels, mask.long().to(self.device), shapes.to(self.device))
         return states, tuple(layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        tower = self._model.text_model
+        tower = self.model.text_model
         batch = self._pack(texts)
         states = tower(input_ids=sent(batch.ids, self.device))
         points = unpack_tokens(states.last_hidden_state, batch)
@@ -308,10 +308,10 @@ class SiglipEncoder(Backbone):
     def _pack(self, texts: Sequence[str]) -> TextBatch:
         if not self._options.keep_end:
             return super()._pack(texts)
-        assert self._text_settings is not None
-        tokens = [tokenise(self._tokenizer, text) for text in texts]
+        assert self.text_settings is not None
+        tokens = [tokenise(self.tokenizer, text) for text in texts]
         ended = [Tokens(t.text, (*t.ids, self._end), (*t.spans, (len(t.text), len(t.text)))) for t in tokens]
-        return as_tensors(pack(ended, self._text_settings))
+        return as_tensors(pack(ended, self.text_settings))
 
 
 def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:

@@ -63,7 +63,7 @@ class OpenClipEncoder(Backbone):
     """
 
     def _see(self, images: Sequence[Prepared]) -> Features:
-        visual, pixels = self._model.visual, self._pixels(images)
+        visual, pixels = self.model.visual, self._pixels(images)
         if hasattr(visual, "trunk"):
             patches, pooled, grid, cell = timm_patches(visual, pixels)
         else:
@@ -78,7 +78,7 @@ class OpenClipEncoder(Backbone):
         return Features(patches, patch_mask(layout), unit(pooled), layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
-        model = self._model
+        model = self.model
         batch = self._pack(texts)
         text = getattr(model, "text", model)
         pooled, states = _watch(text.transformer, lambda: model.encode_text(sent(batch.ids, self.device)))

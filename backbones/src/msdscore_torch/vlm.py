@@ -300,7 +300,7 @@ class VlmEncoder(Backbone):
 
     def _see(self, images: Sequence[Prepared]) -> Features:
         placement: Any = self._identity.placement
-        tokens, layout = self._vision.visual_tokens(self._model, images, placement)
+        tokens, layout = self._vision.visual_tokens(self.model, images, placement)
         return Features(pad_sequence(tokens, batch_first=True), patch_mask(layout), None, layout)
 
     def _read(self, texts: Sequence[str]) -> Features:
@@ -309,7 +309,7 @@ class VlmEncoder(Backbone):
         if not ids.shape[1]:  # only texts without tokens, and no start token either
             ids = attention = torch.zeros(len(ids), 1, dtype=torch.long, device=self.device)
         attention[:, 0] = 1  # a row of only padding would divide by zero
-        states = self._model.language_model(input_ids=ids, attention_mask=attention, use_cache=False)
+        states = self.model.language_model(input_ids=ids, attention_mask=attention, use_cache=False)
         return Features(unpack_tokens(states.last_hidden_state, batch), batch.mask, None, batch.layout)
 
 

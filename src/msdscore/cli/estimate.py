@@ -44,7 +44,7 @@ def print_estimate(
         with threads.restored():
             scorer = Scorer.from_spec(alone)
             end = perf_counter() + LIMIT
-            rate, sample = _sampled_rate(scorer, first, end, show)
+            rate, sample = sampled_rate(scorer, first, end, show)
         rows, is_exact = _count_rows(first, shards, max(end, perf_counter() + LIMIT / 4))
     count = min(workers or default_workers(spec), len(shards))
     # Each worker scores whole shards.
@@ -72,7 +72,7 @@ def print_estimate(
         typer.echo(f"by workers with a device of their own: {', '.join(times)}")
 
 
-def _sampled_rate(
+def sampled_rate(
     scorer: "Scorer", first: "RowSource", end: float, show: Callable[[int, int], None]
 ) -> tuple[float, int]:
     """Return rows per second, and the number of timed rows; rows are scored until about `end`.

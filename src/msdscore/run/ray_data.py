@@ -157,7 +157,7 @@ def _rows(
         spec = replace(spec, decoders=max(1, int(how.cpus)) if gpus else 0)
     most = min(how.most or len(jobs), len(jobs))
     counter = _try_counter(ray, how.tries + 1)
-    with _quiet_context(ray.data):
+    with quiet_context(ray.data):
         # One block per shard: Ray schedules blocks, and runs those of a lost actor again.
         blocks = ray.data.from_items([asdict(job) for job in jobs], override_num_blocks=min(len(jobs), _BLOCKS))
         scored = blocks.map_batches(
@@ -199,7 +199,7 @@ def _try_counter(ray: Any, most: int) -> Any:
 
 
 @contextmanager
-def _quiet_context(data: Any) -> Iterator[None]:
+def quiet_context(data: Any) -> Iterator[None]:
     """Disable Ray's progress bars, and do not stop at the first lost shard or actor; restore the settings afterwards.
 
     A lost actor or machine would log a traceback of 70 lines per shard; the result of a lost shard says so in one.

@@ -80,16 +80,16 @@ class Decoders:
         self._cell, self._cells = cell, max(1, min(cells, ARENA // cell))
         # An unnamed file, in memory if the system supports it.
         if hasattr(os, "memfd_create"):
-            self._file = os.memfd_create("msdscore-pixels")
+            self.file = os.memfd_create("msdscore-pixels")
         else:
             with TemporaryFile() as file:
-                self._file = os.dup(file.fileno())
-        os.ftruncate(self._file, cell * self._cells)
-        self._map = mmap.mmap(self._file, cell * self._cells)
-        self._free = deque(range(self._cells))
+                self.file = os.dup(file.fileno())
+        os.ftruncate(self.file, cell * self._cells)
+        self._map = mmap.mmap(self.file, cell * self._cells)
+        self.free = deque(range(self._cells))
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._lock, self._threads, self._closed = Lock(), count, False
-        self._members: set[_Member] = set()
+        self._lock, self._threads, self.closed = Lock(), count, False
+        self.members: set[_Member] = set()
         self.users = 0
         for _ in range(count):
             Thread(target=self._attend, name="msdscore-decoder", daemon=True).start()
@@ -109,15 +109,15 @@ class Decoders:
 
     def free_memory(self) -> None:
         """Release the shared memory if no pixels are in use."""
-        if len(self._free) == self._cells:
-            os.ftruncate(self._file, 0)
-            os.ftruncate(self._file, self._cell * self._cells)
+        if len(self.free) == self._cells:
+            os.ftruncate(self.file, 0)
+            os.ftruncate(self.file, self._cell * self._cells)
 
     def close(self) -> None:
         """End the processes."""
         with self._lock:
-            self._closed = True
-            members = list(self._members)
+            self.closed = True
+            members = list(self.members)
         self._jobs.put(None)
         for member in members:
             with suppress(OSError):
@@ -152,10 +152,10 @@ class Decoders:
 
     def _start(self) -> _Member | None:
         """Start a process and wait until it is ready; None if that fails."""
-        if self._closed:
+        if self.closed:
             return None
         (theirs, work), (answers, back) = Pipe(duplex=False), Pipe(duplex=False)
-        descriptors = (theirs.fileno(), back.fileno(), self._file)
+        descriptors = (theirs.fileno(), back.fileno(), self.file)
         # The same import paths; one core per process, whatever libraries assume.
         paths = os.pathsep.join(path for path in sys.path if path)
         environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -179,8 +179,8 @@ class Decoders:
         back.close()
         member = _Member(process, work, answers)
         with self._lock:
-            self._members.add(member)
-            closed = self._closed
+            self.members.add(member)
+            closed = self.closed
         try:
             ready = not closed and answers.recv() == READY
         except (EOFError, OSError):
@@ -201,7 +201,7 @@ class Decoders:
                 return False
             if not (job.answer.running() or job.answer.set_running_or_notify_cancel()):
                 continue
-            cell = self._free.pop() if self._free else None  # the last one that was used: its pages exist
+            cell = self.free.pop() if self.free else None  # the last one that was used: its pages exist
             sent.append((job, cell))
             try:
                 member.work.send((None if member.read is job.read else job.read, job.sources, self._room(cell)))
@@ -222,7 +222,7 @@ class Decoders:
         if cell is not None:
             # A separate array: views refer to it rather than to the whole map, so that it lives as long as they do.
             room = np.frombuffer(memoryview(self._map)[self._room(cell)], dtype=np.uint8)
-            weakref.finalize(room, self._free.append, cell).atexit = False
+            weakref.finalize(room, self.free.append, cell).atexit = False
         if isinstance(answer, Exception):
             job.answer.set_exception(answer)
             return
@@ -241,8 +241,8 @@ class Decoders:
         self._end(member)
         for number, (job, cell) in enumerate(sent):
             if cell is not None:
-                self._free.append(cell)
-            if self._closed:
+                self.free.append(cell)
+            if self.closed:
                 _refuse(job)
             elif number == 0 and job.deaths and len(job.sources) == 1:
                 code = member.process.returncode
@@ -281,7 +281,7 @@ class Decoders:
             with suppress(OSError):
                 pipe.close()
         with self._lock:
-            self._members.discard(member)
+            self.members.discard(member)
 
 
 def _refuse(job: _Job) -> None:

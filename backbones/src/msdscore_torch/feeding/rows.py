@@ -28,7 +28,7 @@ def read_ahead(open_source: Open) -> Iterator[Row]:
     """
     token, start = uuid4().hex, 0
     try:
-        process = _process()
+        process = row_process()
         waiting = [process.submit(_next_rows, [(token, start, open_source)])[0]]
         while waiting:
             (answer,) = waiting.pop().result()
@@ -46,12 +46,13 @@ def read_ahead(open_source: Open) -> Iterator[Row]:
 
 
 @cache
-def _process() -> Decoders:
+def row_process() -> Decoders:
+    """Return the process that reads rows."""
     return Decoders(1, cell=1, cells=1)
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has no threads, and starts a process of its own
-    os.register_at_fork(after_in_child=_process.cache_clear)
+    os.register_at_fork(after_in_child=row_process.cache_clear)
 
 
 # In the other process: sources that were read in part, with the number of rows read.

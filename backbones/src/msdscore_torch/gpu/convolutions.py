@@ -87,11 +87,11 @@ def _geometry(height: int, width: int, kernel: int, stride: int) -> tuple[int, i
 @cache
 def serves(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the convolutions work on a device; if they should but do not, warn once."""
-    return dtype in _AGREEMENT and fused.works(device, partial(_agrees, dtype=dtype), shared=0)
+    return dtype in _AGREEMENT and fused.works(device, partial(agrees, dtype=dtype), shared=0)
 
 
 @torch.no_grad()
-def _agrees(device: torch.device, dtype: torch.dtype = torch.float32) -> bool:
+def agrees(device: torch.device, dtype: torch.dtype = torch.float32) -> bool:
     """Whether small convolutions match plain torch on the CPU."""
     generator = torch.Generator().manual_seed(0)
     gaps = []

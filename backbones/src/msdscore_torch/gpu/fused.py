@@ -53,12 +53,13 @@ def serves(points: Points, *mixtures: int | Mixture) -> bool:
         all(tensor.dtype in DTYPES for tensor in tensors)
         and max(sizes) <= MOST_COMPONENTS
         and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
-        and _works(points.device)
+        and usable(points.device)
     )
 
 
 @cache
-def _works(device: torch.device) -> bool:
+def usable(device: torch.device) -> bool:
+    """Whether these kernels work on a device; if they should but do not, warn once."""
     return works(device, _agrees, shared=SHARED_BYTES)
 
 
@@ -69,14 +70,14 @@ def works(device: torch.device, agrees: Callable[[torch.device], bool], *, share
     """
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < CAPABILITY:
         return False
-    obstacle = _obstacle(device, agrees, shared)
-    if obstacle is not None:
-        message = f"the fused kernels are not used on {device}, so scoring there is slower: {obstacle}"
+    found = obstacle(device, agrees, shared)
+    if found is not None:
+        message = f"the fused kernels are not used on {device}, so scoring there is slower: {found}"
         warnings.warn(message, RuntimeWarning, stacklevel=1)
-    return obstacle is None
+    return found is None
 
 
-def _obstacle(device: torch.device, agrees: Callable[[torch.device], bool], shared: int) -> str | None:
+def obstacle(device: torch.device, agrees: Callable[[torch.device], bool], shared: int) -> str | None:
     """Why kernels cannot be used on a device, or None if they compile and agree with torch."""
     try:
         from triton.errors import TritonError
