@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from msdscore import load_encoder
+from msdscore import ScorerSpec, load_encoder
 from msdscore.errors import CaptionError
 from msdscore.scoring.rows import stream_batches
 
@@ -43,3 +43,13 @@ class CountingEncoder:
         if "refused" in texts:
             raise CaptionError("rejected by the encoder")
         return self.toy.encode_texts(texts)
+
+
+class Counted(ScorerSpec):
+    """A spec that counts how often a scorer is built."""
+
+    builds = 0
+
+    def build(self):
+        Counted.builds += 1
+        return super().build()

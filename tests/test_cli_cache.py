@@ -52,22 +52,3 @@ def test_benchmarks_share_the_cache(tmp_path):
         answer = msdscore(*command, "-o", tmp_path / change, "--cache", tmp_path / "cache", "--set", change)
         assert answer.returncode == 0, answer.stderr
         assert answer.stderr.count(share) == 2, answer.stderr
-
-
-def test_workers_share_the_cache_and_add_their_counts(rows, tmp_path):
-    lines = rows.read_text().splitlines()
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines[:2] if name == "a" else lines[2:]))
-    for change, made in (("kappa=20.5", 4), ("kappa=30.5", 0)):
-        answer = msdscore(
-            "score", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "-o", tmp_path / change.replace(".", "-"), "-e", "toy",
-            "--cache", tmp_path / "cache", "--set", change, "--workers", 1, "--json",
-        )  # fmt: skip
-        assert answer.returncode == 0, answer.stderr
-        assert json.loads(answer.stdout)["cache"] == {
-            "images": 4,
-            "images_made": made,
-            "texts": 4,
-            "texts_made": made,
-        }
-    assert "4 of 4 images (100.0 %)" in answer.stderr

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from counting import CountingEncoder
+from counting import Counted, CountingEncoder
 from msdscore import Paper, Scorer
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.columns import added
@@ -306,16 +306,6 @@ def test_images_found_by_id_may_be_added_later(tmp_path, present):
     assert score(output, retry=True).failed == 54 - 3 * len(present)
     score(tmp_path / "clean.jsonl")
     assert output.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
-
-
-class Counted(ScorerSpec):
-    """A spec that counts how often its scorer is built."""
-
-    builds = 0
-
-    def build(self):
-        Counted.builds += 1
-        return super().build()
 
 
 def test_a_finished_run_does_not_load_the_encoder(tmp_path):

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,8 +80,7 @@ class Deadly(ScorerSpec):
 
 
 @pytest.mark.slow
-def test_shard_that_kills_its_workers_does_not_affect_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers_of_shards, "TRIES", 2)
+def test_shard_that_kills_its_workers_does_not_affect_others(tmp_path):
     write_shards(tmp_path, count=4)
     with tarfile.open(tmp_path / "00001.tar", "w") as shard:
         add(shard, "0.jpg", jpeg("red"))
@@ -94,17 +94,26 @@ def test_shard_that_kills_its_workers_does_not_affect_others(tmp_path, monkeypat
     assert "its worker process ended (exit code 3)" in found[jobs[1].source]
 
 
-def test_number_of_threads_is_equal_in_all_workers_and_restored(tmp_path, monkeypatch):
+class Threads(ScorerSpec):
+    """A scorer that records the number of threads with which it is built."""
+
+    seen: ClassVar[list[int]] = []
+
+    def build(self):
+        Threads.seen.append(torch.get_num_threads())
+        return super().build()
+
+
+def test_number_of_threads_is_equal_in_all_workers_and_restored(tmp_path):
     """The last bits of sums depend on the number of threads."""
-    seen, before = [], torch.get_num_threads()
-    monkeypatch.setattr(shards_of_run, "score_shard", lambda *_, **__: seen.append(torch.get_num_threads()))
+    before, source = torch.get_num_threads(), str(write_tar(tmp_path / "0.tar", 2))
     for count in (1, 4):
         torch.set_num_threads(count)
-        list(score_jobs(TOY, [ShardJob("a", "b")], ShardOptions()))
+        list(score_jobs(Threads(encoder="toy"), [ShardJob(source, str(tmp_path / f"{count}.parquet"))], ShardOptions()))
         assert torch.get_num_threads() == count
     if torch.get_num_threads() != before:
         torch.set_num_threads(before)
-    assert seen == [workers_of_shards.THREADS] * 2
+    assert Threads.seen == [workers_of_shards.THREADS] * 2
 
 
 def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
@@ -147,14 +156,17 @@ def test_options_of_ray_are_checked(options, message):
             RayOptions(**options)
 
 
-def test_unreadable_shard_does_not_stop_others(tmp_path):
-    write_shards(tmp_path, count=2)
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_unreadable_shard_does_not_stop_others(tmp_path, at_once):
+    write_shards(tmp_path, count=4)
     (tmp_path / "00001.tar").write_bytes(b"no tar")
-    jobs = plan_jobs([str(tmp_path / "{00000..00002}.tar")], str(tmp_path / "out"))
-    found = list(score_jobs(TOY, jobs, ShardOptions()))
-    assert [result.error is None for result in found] == [True, False, False]
+    jobs = plan_jobs([str(tmp_path / "{00000..00004}.tar")], str(tmp_path / "out"))
+    found = list(score_jobs(TOY, jobs, ShardOptions(), at_once=at_once))
+    assert [result.error is None for result in found] == [True, False, True, True, False]
     assert "not an uncompressed tar shard" in found[1].error
-    assert "00002.tar: no such file" in found[2].error
+    assert "00004.tar: no such file" in found[4].error
+    with pytest.raises(UnknownNameError, match="unknown encoder 'nosuch'"):
+        list(score_jobs(ScorerSpec(encoder="nosuch"), jobs, ShardOptions(overwrite=True), at_once=at_once))
 
 
 @pytest.mark.parametrize(("at_once", "decoders"), [(2, None), (3, 2)])
@@ -202,16 +214,6 @@ def test_overlapping_shards_stop_when_the_run_is_cancelled(tmp_path, monkeypatch
     assert next(results).source == "0"
     results.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("msdscore-shard")]
-
-
-def test_unreadable_shard_does_not_stop_overlapping_ones(tmp_path):
-    write_shards(tmp_path, count=4)
-    (tmp_path / "00001.tar").write_bytes(b"no tar")
-    jobs = plan_jobs([str(tmp_path / "{00000..00004}.tar")], str(tmp_path / "out"))
-    found = list(score_jobs(TOY, jobs, ShardOptions(), at_once=2))
-    assert [result.error is None for result in found] == [True, False, True, True, False]
-    with pytest.raises(UnknownNameError, match="unknown encoder 'nosuch'"):
-        list(score_jobs(ScorerSpec(encoder="nosuch"), jobs, ShardOptions(overwrite=True), at_once=2))
 
 
 def test_shards_overlap_only_on_a_gpu_without_a_cache(tmp_path, monkeypatch):

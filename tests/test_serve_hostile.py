@@ -18,7 +18,6 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -31,7 +30,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore_serve.app import create_app
 from msdscore_serve.reading import Stored, _read_items
 from msdscore_serve.server import bind
-from msdscore_serve.service import PixelBudget, trim_memory
+from msdscore_serve.service import PixelBudget
 from msdscore_serve.settings import RequestError, ServeSettings
 from serving import SPEC, TOKEN, client, image_bytes, request_body, served
 
@@ -103,17 +102,6 @@ def test_large_images_release_their_memory_and_stalled_uploads_do_not_delay_shut
             assert b" 503 " in received(stalled).splitlines()[0]
             child.wait(timeout=25)  # less than the grace period of active requests
         assert "Traceback" not in child.stderr.read()
-
-
-def test_memory_is_trimmed_after_large_images_and_when_idle(monkeypatch):
-    trimmed = []
-    library = SimpleNamespace(malloc_trim=lambda pad: trimmed.append(pad))
-    monkeypatch.setattr("msdscore_serve.service.ctypes.CDLL", lambda name: library)
-    trim_memory((3999, 2000))
-    assert not trimmed
-    trim_memory((4000, 2000))
-    trim_memory()
-    assert len(trimmed) == 2
 
 
 def test_images_wait_for_the_pixel_budget():

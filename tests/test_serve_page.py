@@ -68,9 +68,7 @@ FORGET = (  # rows are stored for the next visit
 
 @pytest.fixture
 def browser(running: Browser, address: str) -> Iterator[Browser]:
-    running.view(1360, 900)
-    running.open(address)
-    running.wait(READY)
+    visit(running, address)
     yield running
     running.run(FORGET, address)
 
@@ -84,6 +82,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("images") / "square.png"
     Image.fromarray(pixels).save(path)
     return path
+
+
+def visit(browser: Browser, address: str) -> None:
+    """Open the page in a window of the usual size and wait until its captions are scored."""
+    browser.view(1360, 900)
+    browser.open(address)
+    browser.wait(READY)
 
 
 def shot(browser: Browser, name: str) -> None:
@@ -303,8 +308,9 @@ def test_text_typed_right_after_enter_belongs_to_the_new_card(browser, image):
     assert browser.run(TEXTS)[-5:] == [f"b{number}" for number in range(5)]
 
 
-def judged(browser: Browser, address: str, *captions: str) -> None:
+def judged(browser: Browser, address: str, *captions: str, width: int = 1360, height: int = 900) -> None:
     """Open the example of a cat with these captions in a service with verdicts."""
+    browser.view(width, height)
     fields = "".join(f"&c={caption.replace(' ', '+')}" for caption in captions)
     browser.open(f"{address}#sample=chelsea.jpg{fields}")
     browser.wait(READY, seconds=60)
@@ -315,7 +321,6 @@ HEADS = "return Object.fromEntries([...document.querySelectorAll('#captions .car
 
 
 def test_withheld_verdict_names_its_reason(running, judging):
-    running.view(1360, 900)
     judged(running, judging, REPEATED, "a cat wearing a blue hat")
     heads = running.run(HEADS)
     assert re.fullmatch(r"\d+ %\nbut: repeated", heads[REPEATED])
@@ -329,7 +334,6 @@ def test_withheld_verdict_names_its_reason(running, judging):
 
 
 def test_rows_without_a_verdict_are_counted(running, judging, image, tmp_path):
-    running.view(1360, 900)
     judged(running, judging, "a cat")
     (tmp_path / "square.txt").write_text(f"a cat\n{REPEATED}\n", encoding="utf-8")
     running.choose("#file", image, tmp_path / "square.txt")
@@ -338,7 +342,6 @@ def test_rows_without_a_verdict_are_counted(running, judging, image, tmp_path):
 
 
 def test_every_word_says_whether_it_is_judged(running, judging):
-    running.view(1360, 900)
     judged(running, judging, "seven dogs and a woman", "a catt on a chair")
     keys = running.run("return [...document.querySelectorAll('#key span')].map(k => k.textContent)")
     assert keys == ["likely wrong", "check", "neither", "supported", "grey: not judged"]
@@ -367,7 +370,6 @@ def test_every_word_says_whether_it_is_judged(running, judging):
 
 
 def test_caption_without_a_judged_word_says_so(running, judging):
-    running.view(1360, 900)
     judged(running, judging, "a photo of Barack Obama", "eine Katze auf dem Tisch")
     notes = running.run("return [...document.querySelectorAll('.unjudged')].map(u => u.textContent)")
     assert notes == ["Names are not judged.", "No word of this caption is judged."]
@@ -375,8 +377,7 @@ def test_caption_without_a_judged_word_says_so(running, judging):
 
 
 def test_broken_captions_are_readable_on_a_phone(running, judging):
-    running.view(390, 844)
-    judged(running, judging, "a cat with a blue bowl on a table")
+    judged(running, judging, "a cat with a blue bowl on a table", width=390, height=844)
     running.click("[data-tool=break]")
     running.wait("document.querySelector('.broken table')")
     assert running.run("return document.getElementById('key').clientHeight") < 30  # one line
@@ -485,7 +486,8 @@ def test_figure_of_many_captions_is_limited_and_can_be_cancelled(browser, image)
 
 
 def downloaded(folder: Path, pattern: str) -> Path:
-    until = time.monotonic() + 30
+    """Return the first downloaded file with a name of this pattern."""
+    until = time.monotonic() + 60
     while not (found := [path for path in folder.glob(pattern) if not path.name.endswith(".crdownload")]):
         assert time.monotonic() < until, pattern
         time.sleep(0.05)
@@ -654,9 +656,7 @@ def test_own_image_starts_with_its_most_probable_words(running, judging):
 def test_page_works_in_front_of_several_processes(running, tmp_path, image):
     """They take turns, and none knows the images of the others."""
     with served(copies=2) as address:
-        running.view(1360, 900)
-        running.open(address)
-        running.wait(READY)
+        visit(running, address)
         opened(running, image, "a red square")
         for word in ("on", "a", "blue", "wall"):
             focus(running)
@@ -666,8 +666,7 @@ def test_page_works_in_front_of_several_processes(running, tmp_path, image):
 
 
 def test_text_about_a_word_is_not_cut_on_a_phone(running, judging):
-    running.view(390, 844)
-    judged(running, judging, "a photo of a cat with sunglasses playing saxophones in Kathmandu")
+    judged(running, judging, "a photo of a cat with sunglasses playing saxophones in Kathmandu", width=390, height=844)
     words = running.run("return document.querySelectorAll('#captions .w').length")
     for number in range(words):
         running.run(
@@ -1018,10 +1017,7 @@ def test_exports_and_the_script_reproduces_the_scores(browser, image, tmp_path):
     for kind, start in begins.items():
         browser.click(f"[data-export={kind}]")
         path = tmp_path / f"square.{ {'python': 'py', 'page': 'page.html'}.get(kind, kind) }"
-        until = time.monotonic() + 60
-        while not path.is_file():
-            assert time.monotonic() < until, browser.run("return document.getElementById('status').textContent")
-            time.sleep(0.05)
+        downloaded(tmp_path, path.name)
         assert path.read_bytes().startswith(start)
     (tmp_path / "square.png").write_bytes(image.read_bytes())
     saved = (tmp_path / "square.page.html").read_text()
@@ -1052,17 +1048,6 @@ def test_errors_are_shown_once_at_their_origin(browser, tmp_path, image):
     browser.type("a red square")
     browser.wait("document.getElementById('status').textContent.includes('cannot be reached')")
     assert browser.run("return document.getElementById('status').classList.contains('error')")
-
-
-def test_token_is_requested_if_required(running):
-    with served(token=TOKEN) as address:
-        running.view(1360, 900)
-        running.open(address)
-        running.wait("document.getElementById('status')?.textContent.includes('token')")
-        running.wait("document.activeElement.id === 'token'")
-        running.type(TOKEN)
-        running.click("#token-form button")
-        running.wait(READY)
 
 
 def dropped_file(browser: Browser, name: str, text: str) -> None:
@@ -1287,10 +1272,7 @@ def test_review_goes_worst_first_by_keys_and_saves_corrected_captions(browser, i
     browser.wait("document.getElementById('review-place').textContent.includes('1 skipped')")
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.click("#save-csv")
-    until = time.monotonic() + 20
-    while not (tmp_path / "scores.csv").is_file():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    downloaded(tmp_path, "scores.csv")
     rows = list(csv.DictReader(StringIO((tmp_path / "scores.csv").read_text())))
     decided = {row["original"]: (row["decision"], row["caption"]) for row in rows if row["decision"]}
     assert decided[first] == ("accepted", first)
@@ -1591,15 +1573,12 @@ def test_python_export_escapes_user_text(browser, image, tmp_path):
     opened(browser, tmp_path / name, hostile)
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.click("[data-export=python]")
-    until = time.monotonic() + 30
-    while not (found := list(tmp_path.glob("*.py"))):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    lines = found[0].read_bytes().splitlines()
+    found = downloaded(tmp_path, "*.py")
+    lines = found.read_bytes().splitlines()
     assert lines[0] == b"# Recomputes the numbers of the page; the image must be next to this file."
     assert lines[1] == b"from msdscore import Scorer"
-    assert found[0].read_bytes().isascii()
-    run = subprocess.run([sys.executable, found[0].name], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.read_bytes().isascii()
+    run = subprocess.run([sys.executable, found.name], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert hostile in run.stdout
 
@@ -1671,10 +1650,7 @@ def test_several_images_are_scored_and_saved_as_csv(browser, image, tmp_path):
     shot(browser, "many")
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.click("#save-csv")
-    until = time.monotonic() + 20
-    while not (tmp_path / "scores.csv").is_file():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    downloaded(tmp_path, "scores.csv")
     browser.call("Emulation.setFocusEmulationEnabled", enabled=True)
     browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     browser.click("#copy-table")

@@ -67,7 +67,7 @@ class Service:
             max_batch=settings.max_batch,
             max_wait=settings.max_wait,
             observe=observe,
-            spent=self.encoded,
+            spent=self._encoded,
         )
         self.metrics.waiting.set_function(self.queue.waiting)
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="msdscore-decode")
@@ -250,7 +250,7 @@ class Service:
         trim_memory(image.prepared.view.size)
         return image
 
-    def encoded(self) -> int | None:
+    def _encoded(self) -> int | None:
         """Return the cost of the images and captions encoded so far; None without a cache."""
         images, texts = self._pipeline.embedder.known_images, self._pipeline.embedder.known_texts
         return None if images is None or texts is None else IMAGE * images.encoded + texts.encoded
