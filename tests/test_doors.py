@@ -12,6 +12,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -492,12 +493,15 @@ EVERYTHING = ("score", "rank", "score_batch", "stream", "pandas", "Arrow", "pola
 def plain(row: dict[str, Any], folder: Path, *, whole: bool) -> dict[str, Any]:
     """Return numbers, warnings and error of a row; the paths and columns in errors are those of the input."""
     numbers = {
-        name: value for name, value in row.items() if name in COLUMNS and name not in ("warnings", "error", "verdict")
+        name: value
+        for name, value in row.items()
+        if name in COLUMNS and name not in ("warnings", "error", "verdict", "word_notes")
     }
     found: dict[str, Any] = {"numbers": {n: None if v is None or v != v else v for n, v in numbers.items()}}
     if whole:
         found |= {
             "verdict": row["verdict"] if isinstance(row["verdict"], str) else None,
+            "word_notes": None if row["word_notes"] is None else list(row["word_notes"]),
             "warnings": list(row["warnings"]),
         }
         found["numbers"] = {name: value for name, value in found["numbers"].items() if value is not None}
@@ -590,6 +594,26 @@ def test_pairs_are_explained_with_and_without_references(world: World) -> None:
     images, captions = [world.folder / "red.png"] * 3, ["a red square", "a red wall", FAILED]
     found = world.scorer.explain_batch(images, captions, references=[[], ["a wall"], None])
     assert [getattr(each, "caption", None) for each in found] == [*captions[:2], None]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
+def test_files_have_both_halves_of_a_headline(world: World, suffix: str) -> None:
+    captions, output = (
+        ["a red square", "a red dog", "red, square, wall, photo, image, colour", ""],
+        world.new("rows.jsonl"),
+    )
+    write_lines(output, [{"image": str(world.folder / "red.png"), "caption": caption} for caption in captions])
+    scored = output.with_suffix(f".scored.{suffix}")
+    world.scorer.score_file(output, scored)
+    rows = {"parquet": pd.read_parquet, "csv": pd.read_csv}.get(suffix, partial(pd.read_json, lines=True))(scored)
+    scores = world.scorer.rank(world.folder / "red.png", captions, errors="row")
+    for row, score in zip(rows.to_dict("records"), scores, strict=True):
+        verdict, notes = row["verdict"], row["word_notes"]
+        verdict = verdict if isinstance(verdict, str) else None
+        notes = notes.split("; ") if isinstance(notes, str) else [] if notes is None or notes != notes else list(notes)
+        assert (verdict, notes) == (score.verdict, list(score.word_notes))
+        if verdict:
+            assert score.headline == " · ".join([f"{verdict} ({100 * row['match']:.0f} %)", *notes])
 
 
 @pytest.mark.slow

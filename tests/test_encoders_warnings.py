@@ -315,6 +315,9 @@ def test_list_of_words_has_no_verdict_and_says_why():
     assert table["verdict"].to_pylist() == [None, "on topic", None]
     scores = replace(scores, columns={**scores.columns, "match": np.array([0.9])})
     known, listed = scores[0], replace(scores, warnings=(("x", *warnings),))[0]
+    assert (known.with_doubtful({}).row()["word_notes"], listed.with_doubtful({}).row()["word_notes"]) == (
+        ["no word stands out"], [],
+    )  # fmt: skip
     assert (known.verdict, listed.verdict, listed.withheld) == ("on topic", None, warnings)
     assert (known.headline, listed.headline) == ("on topic (90 %)", "no verdict (90 %): list of words")
     assert str(listed).startswith("no verdict (90 %): list of words\n")

@@ -686,9 +686,13 @@ def test_invalid_parts_of_an_explanation_are_rejected(client, query):
 
 def test_doubtful_words_are_those_below_the_limit(evidence_client):
     def doubtful(limit):
-        body = request_body(captions=("a red square and a blue dog",))
-        answer = evidence_client.post(f"/v1/explain?fields=words&doubt={limit}", json=body).json()
+        sent = {
+            "files": {"image": sample_image("coffee").read_bytes()},
+            "data": {"caption": "a cup of coffee and a dog"},
+        }
+        answer = evidence_client.post(f"/v1/explain?fields=words&doubt={limit}", **sent).json()
         (explained,) = answer["items"][0]["explanations"]
+        assert explained["headline"].endswith("no word stands out") == (not explained["doubtful"])
         return explained["doubtful"], {word["text"]: word.get("p_value") for word in explained["words"]}
 
     few, values = doubtful(0.001)
@@ -696,6 +700,17 @@ def test_doubtful_words_are_those_below_the_limit(evidence_client):
     assert len(few) <= len(many)
     assert [word["text"] for word in many] == [text for text, value in values.items() if (value or 1) < 0.999]
     assert all(word["finding"] in ("likely wrong", "check") for word in many)
+
+
+def test_every_route_gives_the_headline_of_a_caption(evidence_client):
+    sent = {"files": {"image": sample_image("coffee").read_bytes()}}
+    sent |= {"data": {"caption": ["a cup of coffee and a dog", "a cup of coffee", ""]}}
+    scored = evidence_client.post("/v1/score", **sent).json()["items"][0]["scores"]
+    explained = evidence_client.post("/v1/explain", **sent).json()["items"][0]["explanations"]
+    assert [row["headline"] for row in scored] == [why and why["headline"] for why in explained]
+    for row, note in zip(scored, ("likely wrong: dog", "no word stands out"), strict=False):
+        assert row["headline"] == f"{row['verdict']} ({100 * row['match']:.0f} %) · {note}"
+        assert row["word_notes"] == [note]
 
 
 def test_metrics_describe_the_captions(scorer):

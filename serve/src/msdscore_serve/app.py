@@ -263,7 +263,8 @@ def _signature(service: Service, rows: Iterable[Mapping[str, Any]]) -> str:
 def caption_rows(scores: Scores) -> list[dict[str, Any]]:
     """Return one row per caption."""
     return [
-        {"caption": score.caption, **score.row(), "readable": None if score.error else score.readable}
+        {"caption": score.caption, "headline": None if score.error else score.headline, **score.row()}
+        | {"readable": None if score.error else score.readable}
         for score in scores
     ]
 

@@ -15,7 +15,7 @@ import numpy as np
 from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICT_AT, ZERO, verdict_ranges
 from msdscore.encoders.registry import encoder_claims
-from msdscore.explain.explanation import Explanation, Explanations
+from msdscore.explain.explanation import Explanation, Explanations, findings
 from msdscore.explain.look import DARK, css, legend_of, page_colours, spans, waterfall, word_limit
 from msdscore.explain.maps import TITLES, Map, maps_of
 from msdscore.forms.base import Form, Role
@@ -147,7 +147,7 @@ class Parts:
 
 
 _MAP_KEYS = frozenset({"map", "tokens", "image", "boxes", "support_map", "penalty_map", "omission_map"})
-_WORD_KEYS = frozenset({"words", "doubtful", "least_supported", "missing", "suggestions", "phrases"})
+_WORD_KEYS = frozenset({"words", "word_notes", "doubtful", "least_supported", "missing", "suggestions", "phrases"})
 _BRIEF_WORD = ("text", "start", "end", "p_value", "probability", "judged", "reason", "finding", "gap")
 _DOUBTFUL_WORD = ("text", "start", "end", "finding", "p_value", "probability")
 
@@ -174,7 +174,8 @@ def explanation_documents(
 
 def _document(item: Explanation, parts: Parts, limit: float, maps: dict[Role, Map] | None) -> dict[str, Any]:
     """Return the requested parts of one explanation; without maps, words have no regions and few digits."""
-    item = replace(item, doubt=parts.doubt)
+    score = item.score.with_doubtful(findings(item.units, parts.doubt))
+    item = replace(item, score=score, doubt=parts.doubt)
     document = item.to_dict()
     document["doubtful"] = [
         {name: word[name] for name in _DOUBTFUL_WORD} for word in document["words"] if word.get("finding")
@@ -184,7 +185,9 @@ def _document(item: Explanation, parts: Parts, limit: float, maps: dict[Role, Ma
         document["words"] = [_brief_word(word) for word in document["words"]]
         document["doubtful"] = [_rounded(word) for word in document["doubtful"]]
         document["score"] = _rounded(document["score"])
-    left_out = frozenset() if "maps" in parts.fields else _MAP_KEYS | {"signature", "phrases", "least_supported"}
+    left_out = (
+        frozenset() if "maps" in parts.fields else _MAP_KEYS | {"signature", "word_notes", "phrases", "least_supported"}
+    )
     left_out |= frozenset() if "words" in parts.fields else _WORD_KEYS
     document = {name: value for name, value in document.items() if name not in left_out}
     if "look" in parts.fields:

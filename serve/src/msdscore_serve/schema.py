@@ -104,6 +104,7 @@ class ScoredCaption(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     caption: str
+    headline: str | None = Field(None, description="Verdict and words in doubt: `on topic (83 %) · check: blue`.")
     msd: float | None = Field(None, description="The score: higher is better.")
     soft_msd: float | None = Field(None, description="The score within its candidate set: higher is better.")
     similarity: float | None = Field(None, description="Cosine of image and caption: higher is better.")
@@ -111,6 +112,7 @@ class ScoredCaption(BaseModel):
     invented: float | None = Field(None, description="Expected share of words that are false: lower is better.")
     match: float | None = Field(None, description="Probability that the caption belongs to this image.")
     ref_msd: float | None = Field(None, description="The score with references: higher is better.")
+    word_notes: list[str] | None = Field(None, description="Words in doubt, or that no word stands out.")
     warnings: list[str] = Field([], description="Remarks on the caption and the image, such as another language.")
     readable: bool | None = Field(None, description="False for a language that the encoder was not trained on.")
     error: str | None = None
@@ -145,10 +147,11 @@ class RankAnswer(BaseModel):
 class ExplainedItem(BaseModel):
     """One explanation per caption, null with a message in `errors` for one that cannot be read.
 
-    An explanation has the score, `warnings`, `words` and `tokens` with their terms in nats, `doubtful` words, `boxes`
-    of the patches in pixels and maps over them; `look` has the colours and scales with which every figure of msdscore
-    draws it. Captions are scored separately, with `?set=true` as one candidate set. `readable` is false for a caption
-    in a language that the encoder was not trained on: its numbers are meaningless, and its words are not judged.
+    An explanation has the `headline` (verdict and words in doubt), the score, `warnings`, `words` and `tokens` with
+    their terms in nats, `doubtful` words, `boxes` of the patches in pixels and maps over them; `look` has the colours
+    and scales with which every figure of msdscore draws it. Captions are scored separately, with `?set=true` as one
+    candidate set. `readable` is false for a caption in a language that the encoder was not trained on: its numbers are
+    meaningless, and its words are not judged.
     """
 
     error: str | None = Field(None, description="Why the image cannot be read.")

@@ -210,7 +210,7 @@ def run_image(
         if scores.failed == len(captions):
             raise
     if output is not None:
-        table = text_in_csv(scores.to_arrow(), "warnings", output.suffix)
+        table = text_in_csv(scores.to_arrow(), output.suffix)
         facts = {"msdscore": scores.signature, "verdict_at": limits_text(scores.verdict_at)}
         write_table(table, output, metadata=facts, overwrite=target.overwrite)
         if scores.failed:

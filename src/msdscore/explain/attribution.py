@@ -183,6 +183,8 @@ def document(item: Attribution) -> dict[str, Any]:
     score = {name: known(getattr(item.score, name)) for name in (*_FIRST, *item.form.columns, *_LAST, *people)}
     facts = {
         "caption": item.score.caption,
+        "headline": item.score.headline,
+        "word_notes": list(item.score.word_notes),
         "signature": item.score.signature,
         "warnings": list(item.score.warnings),
         "readable": item.readable,

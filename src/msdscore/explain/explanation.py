@@ -210,7 +210,7 @@ def explain_embedded(
             missing = _missing_words(missing, words[number], compared[number])
         if not score.readable:
             judged, missing, suggestions = _not_judged(judged), (), ()
-        score = score.with_doubtful(_findings(judged, doubt))
+        score = score.with_doubtful(findings(judged, doubt))
         explained.append(Explanation(
             score, image, layout, measured.tokens[number], terms[number], visible, form,
             judged, missing, suggestions, doubt, form.projection,
@@ -268,7 +268,7 @@ def _missing_words(
     return tuple([*named, *(word for word in missing if word.word not in known)][:MISSING])
 
 
-def _findings(units: Sequence[Unit], doubt: float) -> dict[str, str] | None:
+def findings(units: Sequence[Unit], doubt: float) -> dict[str, str] | None:
     """Return what is said about each word in doubt, the least supported first; None if no word has a p-value."""
     words = [unit for unit in ranked(units) if unit.p_value is not None]
     found = {unit.text: finding(unit.text, unit.p_value, unit.probability, doubt) for unit in words}

@@ -20,6 +20,7 @@ LAST = (
     Column("soft_msd", "Soft-MSD", "the score within the candidate set", "+.4f", shown=2),
     Column("match", "match", "probability that the caption belongs to the image", ".2f", shown=14, logged=2),
     Column("verdict", "verdict", "the match as a word", kind="text", shown=15),
+    Column("word_notes", "word notes", "the words in doubt, or that no word stands out", kind="list"),
     Column("language", "language", "the language of the caption, if it can be told", kind="text"),
     Column("warnings", "warnings", "remarks on the caption and the image", kind="list"),
     Column("error", "error", "why the row was not scored", kind="text"),

@@ -217,15 +217,15 @@ def write_json(lines: Iterable[str], file: BinaryIO, suffix: str) -> None:
     file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
 
 
-def text_in_csv(table: pa.Table, name: str, suffix: str) -> pa.Table:
-    """Join the texts of a list column for CSV and TSV; other formats have lists.
+def text_in_csv(table: pa.Table, suffix: str) -> pa.Table:
+    """Join the texts of remarks for CSV and TSV; other formats have lists.
 
-    >>> text_in_csv(pa.table({"a": [["x", "y"], []]}), "a", ".csv").to_pydict()
-    {'a': ['x; y', None]}
+    >>> text_in_csv(pa.table({"word_notes": [["x", "y"]], "warnings": [[]]}), ".csv").to_pydict()
+    {'word_notes': ['x; y'], 'warnings': [None]}
     """
-    if suffix.lower() not in (".csv", ".tsv"):
-        return table
-    return table.set_column(table.column_names.index(name), name, joined_texts(table[name]))
+    for name in ("word_notes", "warnings") if suffix.lower() in (".csv", ".tsv") else ():
+        table = table.set_column(table.column_names.index(name), name, joined_texts(table[name]))
+    return table
 
 
 def joined_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:

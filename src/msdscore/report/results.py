@@ -82,7 +82,7 @@ def read_results(path: Path) -> Results:
         )
     caption, system = run.columns.find("caption", names), first_of(names, SYSTEM_NAMES)
     image = run.columns.find("image", names) or first_of(names, _IMAGE_KEYS)
-    used = {"id", caption, system, *COLUMNS} - {"warnings"}
+    used = {"id", caption, system, *COLUMNS} - {"word_notes", "warnings"}
     columns = _numbers(rows, names, form)
     return Results(
         name=path.name,
@@ -168,6 +168,8 @@ def _text(value: Any) -> str:
         value = value.get("path")
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return ""
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return "; ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -222,6 +222,7 @@ def part_table(rows: Sequence[Row], scores: Scores, inputs: pa.Table, *, words: 
         "row": pa.array([row.index for row in rows], pa.int64()),
         "set": pa.array(scores.sets, pa.int64()),
         "image": pa.array(scores.images, pa.int64(), mask=unusable | (scores.images == 0)),
+        "word_notes": pa.array(scores.all_word_notes(), pa.list_(pa.string())),
         "language": pa.array(map(scores.language, range(len(scores))), pa.string()),
         "warnings": pa.array(scores.warnings, pa.list_(pa.string())),
         "error": pa.array(scores.errors, pa.string()),

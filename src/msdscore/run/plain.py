@@ -101,8 +101,9 @@ def _value(scores: Scores, name: str, row: int) -> Any:
         return None
     if name == WORST:
         return list(scores.worst[row])
-    if COLUMNS[name].kind == "text":
-        return getattr(scores, name)(row)
+    if COLUMNS[name].kind in ("text", "list"):
+        found = getattr(scores, name)(row)
+        return list(found) if isinstance(found, tuple) else found
     return known(scores.columns[name][row].item()) if name in scores.columns else None
 
 

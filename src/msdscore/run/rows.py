@@ -285,5 +285,5 @@ def _output_tables(
                 objects = [json_line(_with_names(row, new_names)) for row in rows]
             yield JsonRows(objects, added)
         else:
-            table = joined(inputs, text_in_csv(added, "warnings", suffix), new_names)
+            table = joined(inputs, text_in_csv(added, suffix), new_names)
             yield without_formulas(table) if excel_safe else table

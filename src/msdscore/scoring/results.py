@@ -256,16 +256,9 @@ class Score:
     def word_notes(self) -> tuple[str, ...]:
         """The words in doubt, or that no word stands out; empty without words.
 
-        Such as `check: blue`, or `no word stands out`.
+        Such as `check: blue`, or `no word stands out`, which is not said of a caption whose verdict is withheld.
         """
-        if self.doubtful is None:
-            return ()
-        notes = []
-        for finding in (LIKELY_WRONG, CHECK):
-            words = [word for word, found in self.doubtful.items() if found == finding]
-            more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-            notes += [f"{finding}: {', '.join(words[:NAMED])}{more}"] if words else []
-        return tuple(notes) or ("no word stands out",)
+        return self._scores.word_notes(self._row)
 
     @property
     def readable(self) -> bool:
@@ -274,11 +267,11 @@ class Score:
 
     def row(self) -> dict[str, Any]:
         """Return the added columns of a scored row; None for a missing number, and for all of a row with an error."""
-        texts = ("verdict", "language", "warnings", "error")
-        chosen = [name for name in COLUMNS if name in self.columns or name in texts]
+        chosen = [name for name in COLUMNS if name in self.columns or COLUMNS[name].kind in ("text", "list")]
         if self.error is not None:
             return dict.fromkeys(chosen) | {"warnings": list(self.warnings), "error": self.error}
-        return {name: known(getattr(self, name)) for name in chosen} | {"warnings": list(self.warnings)}
+        row = {name: known(getattr(self, name)) for name in chosen}
+        return row | {"word_notes": list(self.word_notes), "warnings": list(self.warnings)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return caption, numbers, candidates and signature as plain values for JSON; None for a missing number."""
@@ -428,9 +421,25 @@ class Scores:
             return None
         return verdict(match, at=self.verdict_at, withheld=bool(warnings) and bool(withheld(warnings)))
 
+    def word_notes(self, row: int) -> tuple[str, ...]:
+        """Return the words in doubt of a row, or that no word stands out; empty without judged words."""
+        doubtful = self.doubtful[row] if self.doubtful else None
+        if doubtful is None:
+            return ()
+        notes = []
+        for finding in (LIKELY_WRONG, CHECK):
+            words = [word for word, found in doubtful.items() if found == finding]
+            more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+            notes += [f"{finding}: {', '.join(words[:NAMED])}{more}"] if words else []
+        return tuple(notes) or (() if withheld(self.warnings[row]) else ("no word stands out",))
+
     def language(self, row: int) -> str | None:
         """Return the ISO 639-1 code of the language of a caption; None if it is in doubt, or was not scored."""
         return None if self.errors[row] is not None else caption_language(self.captions[row])
+
+    def all_word_notes(self) -> list[tuple[str, ...] | None]:
+        """Return the notes on the words of every row; None for a row with an error."""
+        return [None if error is not None else self.word_notes(row) for row, error in enumerate(self.errors)]
 
     @property
     def failed(self) -> int:
@@ -529,6 +538,7 @@ class Scores:
         names = [name for name in COLUMNS if name in self.columns or COLUMNS[name].kind in ("text", "list")]
         columns = {name: pyarrow.array(self.columns[name], mask=failed) for name in names if name in self.columns}
         columns |= {"verdict": pyarrow.array(map(self.verdict, range(len(self))), pyarrow.string())}
+        columns |= {"word_notes": pyarrow.array(self.all_word_notes(), pyarrow.list_(pyarrow.string()))}
         columns |= {"language": pyarrow.array(map(self.language, range(len(self))), pyarrow.string())}
         columns |= {"warnings": pyarrow.array(self.warnings, pyarrow.list_(pyarrow.string()))}
         columns |= {"error": pyarrow.array(self.errors, pyarrow.string())}

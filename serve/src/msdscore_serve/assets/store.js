@@ -8,7 +8,6 @@ const REMEMBERED = 400; // milliseconds between two updates of the address; Safa
 const LONGEST_WAIT = 15_000; // maximum time in milliseconds between two attempts to reach the service
 const WORDLESS = "a photo"; // a caption without judged words, of which all words of the image are missing
 const PROPOSED = 3; // words of a proposed caption
-const NAMED = 3; // words of a note
 const UNDONE = 8000; // milliseconds during which a removal can be undone
 
 export const state = {
@@ -124,16 +123,8 @@ export function headline(caption) {
   return { number: percent(score.match), verdict: score.verdict, kind: kindOf(score.verdict) };
 }
 
-// The words in doubt, such as “check: blue”; empty without a verdict or without a judged word.
-export function wordNotes({ doubtful = [], look, score }) {
-  if (!score.verdict || !look.words.some((word) => word.judged)) return [];
-  const notes = ["likely wrong", "check"].flatMap((finding) => {
-    const found = [...new Set(doubtful.filter((word) => word.finding === finding).map((word) => word.text))];
-    const more = found.length > NAMED ? ` and ${found.length - NAMED} more` : "";
-    return found.length ? [`${finding}: ${found.slice(0, NAMED).join(", ")}${more}`] : [];
-  });
-  return notes.length ? notes : ["no word stands out"];
-}
+// The words in doubt, such as “check: blue”; empty without a verdict.
+export const wordNotes = ({ score, word_notes = [] }) => (score.verdict ? word_notes : []);
 
 // The change of a card's number since the last edit, with its unit.
 export function moved(caption) {
