@@ -75,7 +75,7 @@ def _extras() -> str:
             missing.append(f"{extra} ({', '.join(absent)})")
         else:
             complete.append(extra)
-    return ", ".join(complete) + (f"; missing: {', '.join(missing)}" if missing else "")
+    return (", ".join(complete) or "none") + (f"; missing: {', '.join(missing)}" if missing else "")
 
 
 def _absent(extra: str, requirements: list[str]) -> list[str]:
