@@ -37,7 +37,7 @@ def image(*texts: str, objects: tuple[str, ...] = (), name: str = "000000000007.
 
 def changes(caption: str, subset: str, split: str, *, others: tuple[str, ...] = (), objects: tuple[str, ...] = ()):
     one = image(caption, *others, objects=objects)
-    return list(MAKERS[subset](Subject(read_caption(caption), image_facts(one, NOTHING), NOTHING, others), split))
+    return list(MAKERS[subset](Subject(read_caption(caption), image_facts(one, NOTHING), NOTHING), split))
 
 
 def synthetic_images(count: int, seed: int = 0) -> list[AnnotatedImage]:
@@ -136,37 +136,11 @@ def test_changed_relations_and_actions() -> None:
     )
 
 
-def test_false_addition_has_the_position_of_the_true_one() -> None:
-    found = changes("a dog on a couch.", "add_obj", "easy", objects=("dog", "couch", "book"))
-    one = next(one for one in found if one.inserted == ("banana",))
-    assert one.positive.replace("book", "banana") == one.negative
-    assert one.removed == ("book",)
-    qualities = changes("a dog runs", "add_att", "easy", others=("the brown dog",))
-    assert ("a brown dog runs", "an orange dog runs") in [(one.positive, one.negative) for one in qualities]
-
-
-def test_mentioned_objects_are_not_added() -> None:
-    found = changes("a bus by a traffic light", "add_obj", "hard", objects=("bus", "traffic light", "bench"))
-    assert {one.removed for one in found} == {("bench",)}
-    assert changes('an "end" sign', "add_att", "easy", others=("a yellow end",)) == []
-
-
-def test_swaps_need_words_that_distinguish_the_objects() -> None:
-    assert [one.negative for one in changes("a cat on a bed", "swap_obj", "easy")] == ["a bed on a cat"]
-    assert changes("a cat and a bed", "swap_obj", "easy") == []
-    assert [one.negative for one in changes("a man riding a horse", "swap_obj", "easy")] == ["a horse riding a man"]
-    assert changes("a man riding a skateboard", "swap_obj", "easy") == [], "a skateboard rides nobody"
-    assert [one.negative for one in changes("a red car by a blue bus", "swap_att", "easy")] == [
-        "a blue car by a red bus"
-    ]
-    assert changes("a red car by a blue bus", "swap_att", "easy", others=("the blue car",)) == []
-
-
 def test_hard_changes_include_cooccurring_objects() -> None:
     together = [image("x", objects=("dog", "frisbee"), name=f"{n}.jpg") for n in range(5)]
     knowledge = learn(together)
     one = image("a dog on a couch", objects=("dog", "couch"))
-    about = Subject(read_caption("a dog on a couch"), image_facts(one, knowledge), knowledge, ())
+    about = Subject(read_caption("a dog on a couch"), image_facts(one, knowledge), knowledge)
     hard, easy = ([made.inserted for made in MAKERS["replace_obj"](about, split)] for split in ("hard", "easy"))
     assert ("frisbee",) in hard
     assert ("frisbee",) not in easy
@@ -184,8 +158,8 @@ def test_dataset_is_deterministic_valid_and_balanced(built) -> None:
     assert set(find_faults(built).values()) == {0}
     for split in SPLITS:
         counts = Counter(pair.subset for pair in built if pair.split == split)
-        assert max(counts.values()) <= 20
-        assert sum(count >= 10 for count in counts.values()) >= 4, counts
+        assert max(counts.values()) <= 47
+        assert sum(count >= 10 for count in counts.values()) >= 2, counts
     for pair in built:
         outside = outside_spans(pair.positive, pair.positive_spans)
         assert outside_spans(pair.negative, pair.negative_spans) == outside
@@ -200,9 +174,6 @@ def test_text_only_accuracy_is_near_chance(built) -> None:
 
 
 def test_predictable_dataset_is_detected() -> None:
-    plain = build(synthetic_images(120), BuildSettings(pairs=60, subsets=("add_obj",), add="plain"))
-    rows = judge_quality(plain).rows
-    assert rows[0].shorter.value == 1.0
     telling = [
         Counterfactual(f"a dog {n % 9} runs", f"a zebra {n % 9} runs", image=f"{n}.jpg", split="easy")
         for n in range(60)
@@ -262,8 +233,6 @@ def test_captions_with_known_hallucinations_are_not_used(tmp_path: Path) -> None
 def test_invalid_settings_and_missing_annotations_are_rejected() -> None:
     with pytest.raises(UnknownNameError, match="'replace_ob'.*'replace_obj'"):
         BuildSettings(subsets=("replace_ob",))
-    with pytest.raises(UnknownNameError, match="unknown kind of additions"):
-        BuildSettings(add="long")
     with pytest.raises(ConfigError, match="pairs must be at least 1"):
         BuildSettings(pairs=0)
     with pytest.raises(InputError, match="expected annotated objects"):
@@ -311,16 +280,6 @@ def test_real_captions_give_valid_pairs() -> None:
     pairs = build(found, BuildSettings(pairs=70))
     assert len(pairs) > 70
     assert set(find_faults(pairs).values()) == {0}
-
-
-def test_attributes_of_other_captions_allow_more_swaps() -> None:
-    found = changes("a red car by a bus", "swap_att", "easy", others=("there is a blue bus",))
-    assert [(one.positive, one.negative) for one in found] == [("a red car by a blue bus", "a blue car by a red bus")]
-    assert changes("a red car by a bus", "swap_att", "easy", others=("a red bus",)) == []
-    swapped = changes("a black dog and a white cat", "swap_obj", "hard")
-    assert [one.negative for one in swapped] == ["a black cat and a white dog"]
-    assert changes("a black dog and a cat", "swap_obj", "hard") == []
-    assert changes("a black dog and a white cat", "swap_obj", "hard", others=("a black cat",)) == []
 
 
 class Biased:
@@ -444,7 +403,7 @@ def test_other_json_is_rejected_in_one_line(tmp_path: Path, content: str) -> Non
 
 def test_predictable_subsets_are_reported(tmp_path: Path) -> None:
     telling = [
-        Counterfactual(f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "swap_att", image=f"{n}.jpg", split="hard")
+        Counterfactual(f"a dog {n % 9} runs", f"a zebra {n % 9} runs", "replace_att", image=f"{n}.jpg", split="hard")
         for n in range(60)
     ]
     even = [
@@ -454,9 +413,9 @@ def test_predictable_subsets_are_reported(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert judge_quality(even).leaning == ()
     found = judge_quality([*telling, *even])
-    assert any(line.startswith("hard swap_att: language model 100.0") for line in found.leaning)
+    assert any(line.startswith("hard replace_att: language model 100.0") for line in found.leaning)
     assert not any(line.startswith("easy") for line in found.leaning)
-    assert "- hard swap_att: bag of words" in section(found)
+    assert "- hard replace_att: bag of words" in section(found)
     assert found.to_dict()["leaning"] == list(found.leaning)
     rows = [{"image_path": p.image, "caption": p.positive, "negative_caption": p.negative} for p in telling]
     (tmp_path / "coco_cf_hard.json").write_text(json.dumps(rows))
@@ -485,7 +444,7 @@ def test_dataset_has_no_unnatural_changes() -> None:
         for n in range(30)
     ]
     images += [image("a man kneeling on the grass", objects=("person",), name=f"{n}.png") for n in range(30)]
-    pairs = build(images, BuildSettings(pairs=40, subsets=("replace_rel", "swap_obj")))
+    pairs = build(images, BuildSettings(pairs=40, subsets=("replace_rel",)))
     assert not [pair.negative for pair in pairs if "kneeling down" in pair.negative or "in a man" in pair.negative]
 
 
@@ -557,7 +516,4 @@ def test_paper_preset_counts_per_captioner_and_does_not_edit_true_captions() -> 
     together = build(both, BuildSettings(pairs=7, subsets=("replace_obj",)))
     assert Counter(pair.split for pair in together) == dict.fromkeys(SPLITS, 7)
     said = {caption.text for own in images for caption in own.captions}
-    added = build(both, BuildSettings.paper(pairs=7, subsets=("add_obj",)))
-    assert added
-    assert all(pair.positive in said for pair in added)
-    assert not all(pair.positive in said for pair in build(both, BuildSettings(pairs=7, subsets=("add_obj",))))
+    assert all(pair.positive in said for pair in pairs)

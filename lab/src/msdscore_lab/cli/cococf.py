@@ -37,14 +37,9 @@ class ChangeOptions:
         PAIRS,
         False,
         "--paper",
-        help="As in the paper: one change of an object, attribute or relation per image, captioner and split.",
+        help="As in the paper: one change per image, captioner and split, if possible; else only those that read well.",
     )
     subset: list[str] | None = option(PAIRS, None, help="Only this change, e.g. replace_obj. Repeatable.")
-    add: str | None = option(
-        PAIRS,
-        None,
-        help="matched (default): a false against a true addition; plain (--paper): a false addition against none.",
-    )
     reader: Reader = ""
     seed: int = option(PAIRS, 0, min=0, help="Random seed for images and changes.")
 
@@ -70,9 +65,8 @@ def build(
     from msdscore_lab.cococf.build import BuildSettings
     from msdscore_lab.cococf.files import build_files
 
-    passed: dict[str, Any] = {"images": changes.limit, "add": changes.add}
+    passed: dict[str, Any] = {"images": changes.limit, "subsets": tuple(changes.subset) if changes.subset else None}
     make = BuildSettings.paper if changes.paper else BuildSettings
-    passed["subsets"] = tuple(changes.subset) if changes.subset else None
     settings = make(
         pairs=changes.pairs, seed=changes.seed, reader=changes.reader,
         **{name: value for name, value in passed.items() if value is not None},

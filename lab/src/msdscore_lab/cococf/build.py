@@ -36,8 +36,6 @@ from msdscore_lab.cococf.knowledge import (
 from msdscore_lab.cococf.sites import is_clean, read_caption
 from msdscore_lab.cococf.sources import AnnotatedImage
 
-# Changes of the paper: of an object, an attribute or a relation.
-PAPER_CHANGES = ("replace_obj", "replace_att", "replace_rel")
 PAIRS = 5000  # per split over all sources of captions; with `per_source` of each source, as in the paper
 # Quarters of the images, each with a language model of its captions: two select pairs, one is the control, one judges.
 CHOOSING, CONTROL, JUDGE = (0, 1), 2, 3
@@ -58,18 +56,13 @@ Steps = dict[tuple[str | int, ...], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
-    """Settings of a build: pairs per split, images, changes, and kind of additions.
-
-    `add` is `matched` (a false addition against a true one) or `plain` (against none, as in SugarCrepe: the true
-    caption is then used as generated). `paper()` follows the paper's description.
-    """
+    """Settings of a build: pairs per split, images and changes. `paper()` follows the paper's description."""
 
     pairs: int = PAIRS
     per_source: bool = False  # `pairs` is the number for each source of captions
     images: int | None = None  # None: all
     seed: int = 0
     subsets: tuple[str, ...] = tuple(MAKERS)
-    add: str = "matched"
     loose: bool = False  # if no change that reads well keeps the text balanced, also any other that does
     reader: str = (
         ""  # a causal language model that must not separate the pairs; empty: only n-gram models of the captions
@@ -79,13 +72,10 @@ class BuildSettings:
     def paper(cls, **changes: Any) -> "BuildSettings":
         """One change for every image, captioner and split, if possible: 5,000 images, captions as generated.
 
-        >>> BuildSettings.paper().add, BuildSettings.paper(seed=1).per_source
-        ('plain', True)
+        >>> BuildSettings.paper(seed=1).per_source
+        True
         """
-        defaults: dict[str, Any] = {
-            "add": "plain", "per_source": True, "images": PAIRS, "loose": True,
-            "subsets": PAPER_CHANGES,
-        }  # fmt: skip
+        defaults: dict[str, Any] = {"per_source": True, "images": PAIRS, "loose": True}
         return cls(**defaults | changes)
 
     @property
@@ -99,8 +89,6 @@ class BuildSettings:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if not self.subsets:
             raise ConfigError("subsets must name at least one kind of change")
-        if self.add not in ("matched", "plain"):
-            raise unknown_name("kind of additions", self.add, ("matched", "plain"))
         for name in self.subsets:
             if name not in MAKERS:
                 raise unknown_name("subset", name, MAKERS)
@@ -172,7 +160,7 @@ class Balance:
             return False
         words, seen = self._words[subset], self._seen[subset]
         moves = [(word, 1) for word in change.inserted] + [(word, -1) for word in change.removed]
-        return subset.startswith("swap") or all(
+        return all(
             abs(words[word] + move) <= max(_SLACK, _WORD_SHARE * seen[word], abs(words[word]) - 1)
             for word, move in moves
         )
@@ -275,13 +263,10 @@ def _subjects(
     rng.shuffle(texts)
     shuffled = replace(facts, absent=tuple(absent))
     return [
-        Subject(
-            words, shuffled, knowledge, [other.text for other in image.captions if other.text != words.caption],
-            plain=settings.add == "plain",
-        )
+        Subject(words, shuffled, knowledge)
         for words in map(read_caption, texts)
         if settings.loose or (_SHORTEST <= len(words.words) <= _LONGEST and is_clean(words))
-    ]  # fmt: skip
+    ]
 
 
 def _attempts(balance: Balance, settings: BuildSettings) -> list[tuple[str, bool]]:
@@ -304,13 +289,8 @@ def _options(
     for subject in subjects:
         if len(options) >= _MAX_OPTIONS:
             break
-        for change in islice(MAKERS[subset](subject, split), _MAX_OPTIONS):
-            # Additions come after the caption, in words that are rare in captions, and are not tested.
-            if subset != "add_obj" and reads_well is not None and not reads_well(change.positive, change.negative):
-                continue
-            if subject.plain and subset.startswith("add"):  # the wrong caption is always longer
-                change = replace(change, positive=subject.words.caption, positive_spans=(), removed=())
-            options.append(change)
+        changes = islice(MAKERS[subset](subject, split), _MAX_OPTIONS)
+        options += [change for change in changes if not reads_well or reads_well(change.positive, change.negative)]
     return options
 
 

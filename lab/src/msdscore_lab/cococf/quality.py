@@ -25,7 +25,6 @@ from msdscore_lab.cococf.sites import read_caption
 from msdscore_lab.edits import ARTICLES, article
 from msdscore_lab.metrics.text_only import FOLDS, fold_of, word_gaps
 
-_ADDITION = re.compile(r"\W+|with|in view|along|and there is|too|and")
 TITLES = {
     "shorter": "shorter wins", "words": "bag of words", "model": "language model", "reader": "causal language model",
 }  # fmt: skip
@@ -179,15 +178,8 @@ def _has_wrong_article(pair: Counterfactual) -> bool:
 
 def _has_other_changes(pair: Counterfactual) -> bool:
     """Return whether the captions differ outside of their spans."""
-    if not pair.negative_spans:
-        return False
-    true, false = (
-        outside_spans(text, spans)
-        for text, spans in ((pair.positive, pair.positive_spans), (pair.negative, pair.negative_spans))
-    )
-    if not pair.positive_spans:  # an addition to the unchanged caption, and the words that introduce it
-        true, false = (_ADDITION.sub("", text).lower() for text in (true, false))
-    return true != false
+    true, false = outside_spans(pair.positive, pair.positive_spans), outside_spans(pair.negative, pair.negative_spans)
+    return bool(pair.negative_spans) and true != false
 
 
 _FAULTS: dict[str, Callable[[Counterfactual], bool]] = {

@@ -33,13 +33,6 @@ _ALIASES = {
 # Words that change the meaning of the class after them, as in "toy car".
 _MODIFIERS = word_set("teddy hot toy stuffed toilet paper wine computer remote tennis baseball clock")
 _PERSONS = word_set("man woman boy girl men women boys girls person people child children lady guy kid kids")
-# Postures, which are used for objects as well as for people and animals.
-_POSTURES = word_set("sitting standing laying lying resting hanging parked leaning sits stands lays lies")
-_SYMMETRIC = frozenset(("and", "or", "with", "near", "beside", "next", "by", "together", "along", "while", "are"))
-_DIRECTED = word_set(
-    "on in under behind front top above below inside over riding holding wearing carrying pulling pushing "
-    "chasing eating watching feeding kicking throwing hitting swinging driving walking petting"
-)
 PLACE = Concept("", "relation", "", "place", None)
 _MAX_NAME_WORDS = 4
 
@@ -181,15 +174,6 @@ def is_clean(text: CaptionWords) -> bool:
     return not any(first == second or (first in ARTICLES and first != article(second)) for first, second in steps)
 
 
-def bare_heads(text: CaptionWords) -> list[tuple[int, str]]:
-    """Return position and noun directly after a determiner, where an attribute can be inserted."""
-    return [
-        (text.spans[index][0], word)
-        for index, word in enumerate(text.words)
-        if index and text.words[index - 1] in DETERMINERS and text.after(index - 1) == word and _is_head(word)
-    ]
-
-
 @lru_cache(_CACHE_SIZE)
 def relation_sites(text: CaptionWords) -> list[Site]:
     """Return actions of people and animals, and spatial relations."""
@@ -213,16 +197,6 @@ def relation_sites(text: CaptionWords) -> list[Site]:
         if fits:
             sites.append(Site(text.spans[first][0], text.spans[last][1], name, PLACE, head=head))
     return sites
-
-
-def is_directed(text: CaptionWords, first: Site, second: Site) -> bool:
-    """Return whether swapping two objects makes the words between them false."""
-    between = text.caption[first.end : second.start]
-    words = set(read_caption(between).words)
-    acts = any(word.endswith("ing") for word in words - _POSTURES)
-    if acts and first.concept.animate != second.concept.animate:
-        return False
-    return not set(",.;") & set(between) and bool(words & _DIRECTED) and not words & _SYMMETRIC
 
 
 def _is_head(word: str) -> bool:
