@@ -26,8 +26,7 @@ from msdscore.core.evidence import LENGTHS, TYPICAL, VERDICTS, ZERO, length_clas
 from msdscore.forms.base import EVEN, LIKELY_WRONG, finding
 from msdscore.scoring.results import numbers_of
 from msdscore.scoring.rows import scores_of
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import content_words, each_word, stem
+from msdscore.text.words import PERSONS, content_words, each_word, stem
 from msdscore_lab.bank.calibrate import share_above
 from msdscore_lab.bank.lengths import parts
 

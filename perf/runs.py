@@ -40,9 +40,10 @@ class Pooled:
 
     @torch.no_grad()
     def encode_texts(self, texts):
-        from msdscore.encoders.tokens import pack, tokenise_all
+        from msdscore.encoders.tokens import pack
         from msdscore_torch.backbone import as_tensors
         from msdscore_torch.gpu.device import sent
+        from msdscore_torch.tokenizers import tokenise_all
 
         model = self._encoder.model
         batch = as_tensors(pack(tokenise_all(self._encoder.tokenizer, texts), self._encoder.text_settings))

@@ -9,12 +9,12 @@ from safetensors.torch import save_file
 from align_data import draw
 from msdscore.encoders.base import Features, prepare_all
 from msdscore.encoders.checkpoints import locate
-from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore_lab.align.run.parts import tower_dims
 from msdscore_torch.aligned.encoder import load_towers
 from msdscore_torch.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
 from msdscore_torch.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerOptions
+from msdscore_torch.hub import files_sha256
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert
 
@@ -113,9 +113,9 @@ def test_transformers_images_are_hidden_states_without_special_tokens(clip):
     spec = ImageTowerSpec(kind="transformers", source=clip, levels=(-1, 0))
     found = seen(towers(spec, TOY_TEXT)[0])
     assert found.points.shape == (2, 16, 64)
-    from msdscore.encoders.checkpoints import find_checkpoint
-    from msdscore.encoders.preprocessing import prepare_image, read_preprocessing
-    from msdscore_torch.checkpoints import preprocessor
+    from msdscore.encoders.preprocessing import prepare_image
+    from msdscore_torch.checkpoints import preprocessor, read_preprocessing
+    from msdscore_torch.hub import find_checkpoint
     from msdscore_torch.vision.device import stack_pixels
 
     steps = read_preprocessing(preprocessor(find_checkpoint(clip)))

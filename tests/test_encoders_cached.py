@@ -14,9 +14,8 @@ import torch
 from counting import CountingEncoder
 from msdscore import load_encoder
 from msdscore.core.arrays import is_launching
-from msdscore.encoders.base import Encoder, prepare_all, prepare_and_encode
+from msdscore.encoders.base import Encoder, capabilities, prepare_all, prepare_and_encode
 from msdscore.encoders.cached import CachedEncoder, CacheSettings, remove_oldest
-from msdscore.encoders.capabilities import capabilities
 from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.encoders.preprocessing import Preprocessing, prepare_image, prepared_key
 from msdscore.errors import CaptionError, ConfigError, RunError

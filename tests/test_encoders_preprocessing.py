@@ -9,18 +9,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from msdscore.encoders.options import SharedOptions
-from msdscore.encoders.preprocessing import (
-    Preprocessing,
-    as_prepared,
-    drawn,
-    on_image,
-    patch_layout,
-    prepare_image,
-    read_preprocessing,
-    view_of,
-)
+from msdscore.encoders.preprocessing import Preprocessing, as_prepared, drawn, patch_layout, prepare_image, view_of
 from msdscore.errors import ConfigError, WeightsError
-from msdscore_torch.vision.device import stack_pixels
+from msdscore_torch.checkpoints import read_preprocessing
+from msdscore_torch.vision.device import on_image, stack_pixels
 
 CPU = torch.device("cpu")
 CROPPED = Preprocessing(resize=32, crop=(32, 32))

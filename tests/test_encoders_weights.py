@@ -14,16 +14,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from msdscore.encoders import hashing
-from msdscore.encoders.checkpoints import (
-    fetch_error,
-    find_checkpoint,
-    find_file,
-    locate,
-    model_type,
-    wanted_files,
-)
+from msdscore.encoders import checkpoints
+from msdscore.encoders.checkpoints import locate
 from msdscore.errors import WeightsError
+from msdscore_torch.hub import fetch_error, find_checkpoint, find_config, find_file, wanted_files
 
 NAME = "some-org/tiny"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -45,7 +39,7 @@ def in_fresh_process(code, **environment):
     lines = [
         "from msdscore.errors import MSDScoreError",
         "from msdscore.encoders.registry import load_encoder",
-        "from msdscore.encoders.checkpoints import find_checkpoint, find_file, find_settings, model_type",
+        "from msdscore_torch.hub import find_checkpoint, find_config, find_file, find_settings",
         "try:",
         f"    {code}",
         "except MSDScoreError as error:",
@@ -75,7 +69,7 @@ def test_folder_is_a_checkpoint(folder):
     found = find_checkpoint(str(folder), needs=[("tokenizer.json", "vocab.json")])
     assert found.folder == folder
     assert len(found.mark) == 8
-    assert model_type(str(folder)) == "clip"
+    assert find_config(str(folder)).model_type() == "clip"
     assert found.signed(str(folder)) == f"model@{found.mark}"
     assert found.signed("clip-mine") == f"clip-mine@{found.mark}"
 
@@ -119,10 +113,10 @@ def test_hash_includes_tuned_parts_and_adapters_but_not_the_bank(folder):
 def large(folder, tmp_path, monkeypatch):
     """Write weights of 17 blocks, larger than the limit for full hashing, with a modification time in the past."""
     monkeypatch.setenv("MSDSCORE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(hashing, "WHOLE_UP_TO", 1 << 16)
-    monkeypatch.setattr(hashing, "BLOCK", 1 << 16)
+    monkeypatch.setattr(checkpoints, "WHOLE_UP_TO", 1 << 16)
+    monkeypatch.setattr(checkpoints, "BLOCK", 1 << 16)
     now = time.time()
-    monkeypatch.setattr(hashing.time, "time", lambda: now + 60)
+    monkeypatch.setattr(checkpoints.time, "time", lambda: now + 60)
     weights = folder / "model.safetensors"
     weights.write_bytes(bytes(range(256)) * 4096 + b"end")
     return weights
@@ -142,14 +136,14 @@ def flip_in_place(path, place=300_000):
 
 def count_whole_reads(monkeypatch):
     """Count full hashes of large files."""
-    reads, begin = [], hashing.sha256
+    reads, begin = [], checkpoints.sha256
 
     def counted(*content):
         if not content:
             reads.append(1)
         return begin(*content)
 
-    monkeypatch.setattr(hashing, "sha256", counted)
+    monkeypatch.setattr(checkpoints, "sha256", counted)
     return reads
 
 
@@ -158,7 +152,7 @@ def test_flipped_bit_changes_the_hash(folder, large, monkeypatch):
     assert find_checkpoint(str(folder)).mark == first
     flip_in_place(large)
     second = find_checkpoint(str(folder)).mark
-    monkeypatch.setattr(hashing, "WHOLE_UP_TO", 1 << 30)
+    monkeypatch.setattr(checkpoints, "WHOLE_UP_TO", 1 << 30)
     assert find_checkpoint(str(folder)).mark == second
     flip_in_place(large, place=5)
     assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
@@ -166,43 +160,43 @@ def test_flipped_bit_changes_the_hash(folder, large, monkeypatch):
 
 def test_sampled_blocks_detect_changes_without_new_timestamps(large, monkeypatch):
     """Disk corruption, or a file system without change times: the stored record matches the current file status."""
-    first = hashing.file_sha256(large)
+    first = checkpoints.file_sha256(large)
     flip_in_place(large)
     (record,) = (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir()
     kept, now = json.loads(record.read_text()), large.stat()
     kept["state"][2:5] = now.st_mtime_ns, now.st_ctime_ns, now.st_ino
     record.write_text(json.dumps(kept))
-    monkeypatch.setattr(hashing, "SAMPLED", 0)
-    assert hashing.file_sha256(large) == first
-    with hashing.loading(verify=True):
-        assert hashing.file_sha256(large) != first
+    monkeypatch.setattr(checkpoints, "SAMPLED", 0)
+    assert checkpoints.file_sha256(large) == first
+    with checkpoints.loading(verify=True):
+        assert checkpoints.file_sha256(large) != first
     record.write_text(json.dumps(kept))
-    monkeypatch.setattr(hashing, "SAMPLED", 32)
-    assert hashing.file_sha256(large) != first
+    monkeypatch.setattr(checkpoints, "SAMPLED", 32)
+    assert checkpoints.file_sha256(large) != first
 
 
 def test_large_weights_are_fully_hashed_once_until_they_change(large, monkeypatch):
     reads = count_whole_reads(monkeypatch)
-    fresh = hashing.file_sha256(large)
+    fresh = checkpoints.file_sha256(large)
     for _ in range(3):
-        assert hashing.file_sha256(large) == fresh
+        assert checkpoints.file_sha256(large) == fresh
     assert len(reads) == 1
     large.write_bytes(large.read_bytes()[::-1])
-    assert hashing.file_sha256(large) != fresh
+    assert checkpoints.file_sha256(large) != fresh
     for record in (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir():
         record.write_text("damaged")
-    assert len({hashing.file_sha256(large), hashing.file_sha256(large)}) == 1
+    assert len({checkpoints.file_sha256(large), checkpoints.file_sha256(large)}) == 1
     # A recently written file may change again without a new timestamp.
-    monkeypatch.setattr(hashing.time, "time", lambda: large.stat().st_ctime)
+    monkeypatch.setattr(checkpoints.time, "time", lambda: large.stat().st_ctime)
     for record in (Path(os.environ["MSDSCORE_HOME"]) / "hashes").iterdir():
         record.unlink()
     before = len(reads)
-    assert hashing.file_sha256(large) == hashing.file_sha256(large)
+    assert checkpoints.file_sha256(large) == checkpoints.file_sha256(large)
     assert len(reads) == before + 2
 
 
 def test_one_load_hashes_a_file_once(folder):
-    with hashing.loading():
+    with checkpoints.loading():
         first = find_checkpoint(str(folder)).mark
         flip_in_place(folder / "model.safetensors")
         assert find_checkpoint(str(folder)).mark == first
@@ -254,13 +248,13 @@ def test_incomplete_folder_is_rejected(folder, name):
 def test_invalid_config_is_rejected(folder):
     (folder / "config.json").write_text("{")
     with pytest.raises(WeightsError, match="config.json .*cannot be read"):
-        model_type(str(folder))
+        find_config(str(folder)).model_type()
     (folder / "config.json").write_text("{}")
     with pytest.raises(WeightsError, match="has no model_type"):
-        model_type(str(folder))
+        find_config(str(folder)).model_type()
     (folder / "config.json").write_text("[]")
     with pytest.raises(WeightsError, match="config.json .*a JSON object"):
-        model_type(str(folder))
+        find_config(str(folder)).model_type()
 
 
 def test_missing_path_is_rejected():
@@ -378,13 +372,13 @@ def test_weights_are_downloaded_once_without_pickles(hub):
 
 
 def test_family_is_determined_before_weights_are_downloaded(hub):
-    assert in_fresh_process(f"print(model_type('{NAME}'))", **hub) == "clip"
+    assert in_fresh_process(f"print(find_config('{NAME}').model_type())", **hub) == "clip"
     assert set(Hub.asked) == {"config.json"}
 
 
 def test_open_clip_config_determines_the_family(hub, monkeypatch):
     monkeypatch.setattr(Hub, "files", {"open_clip_config.json": b"{}", "open_clip_model.safetensors": b"weights"})
-    assert in_fresh_process(f"print(model_type('{NAME}'))", **hub) == "open_clip"
+    assert in_fresh_process(f"print(find_config('{NAME}').model_type())", **hub) == "open_clip"
     assert set(Hub.asked) == {"open_clip_config.json"}
     line = in_fresh_process(f"find_checkpoint('{NAME}')", **hub)
     assert line == f"WeightsError '{NAME}' has no config.json: it is not a model that msdscore can read"
@@ -430,9 +424,9 @@ def test_weights_of_an_installed_package(tmp_path, monkeypatch):
 def test_transformers_config_next_to_open_clip_config_is_ignored(folder):
     (folder / "config.json").write_text('{"architecture": "vit_base"}')
     (folder / "open_clip_config.json").write_text("{}")
-    assert model_type(str(folder)) == "open_clip"
+    assert find_config(str(folder)).model_type() == "open_clip"
     (folder / "config.json").write_text('{"model_type": "clip"}')
-    assert model_type(str(folder)) == "clip"
+    assert find_config(str(folder)).model_type() == "clip"
 
 
 def test_model_missing_on_the_hub_is_rejected(hub):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from msdscore.encoders.wordpiece import WordPiece
+from msdscore.encoders.tokens import WordPiece
 from msdscore.errors import WeightsError
 from msdscore_torch.aligned.minilm import VOCABULARY_FILE, base_file, read_tokenizer
 

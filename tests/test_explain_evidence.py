@@ -27,8 +27,7 @@ from msdscore.forms.base import Unit
 from msdscore.forms.evidence import Evidence
 from msdscore.report.build import ReportOptions, build
 from msdscore.scoring import vocabulary
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import content_words, stem
+from msdscore.text.words import PERSONS, content_words, stem
 from msdscore_lab.bank.calibrate import calibrated_bank
 from msdscore_serve.page import Parts, explanation_documents
 from real_data import FOLDER, needs

@@ -14,7 +14,7 @@ import torch
 import msdscore
 from command_line import invoke
 from hostile import Bomb
-from msdscore.encoders.hashing import CHECKS, SUMS, loading, verify_sums, write_sums
+from msdscore.encoders.checkpoints import CHECKS, SUMS, loading, verify_sums, write_sums
 from msdscore.errors import MSDScoreError, WeightsError
 
 SOURCE = Path(msdscore.__file__).parent

@@ -8,8 +8,7 @@ from msdscore.explain.explanation import Explanation
 from msdscore.explain.look import PALEST, word_colour
 from msdscore.forms.base import Unit, finding
 from msdscore.scoring.vocabulary import is_exchange
-from msdscore.text.judged import spelling, unjudged
-from msdscore.text.words import segment
+from msdscore.text.words import segment, spelling, unjudged
 
 KNOWN = frozenset(("dog", "seven", "row", "table", "left", "restaurant", "sign", "couple"))
 

@@ -12,9 +12,9 @@ from msdscore.encoders.base import (
     PatchLayout,
     Prepared,
     TokenLayout,
+    capabilities,
     prepare_and_encode,
 )
-from msdscore.encoders.capabilities import capabilities
 
 CAPTIONS = (
     "a red square next to a blue circle",

@@ -13,8 +13,7 @@ import sys
 from pathlib import Path
 
 from msdscore.encoders.banks import bank_bytes, read_bank
-from msdscore.encoders.checkpoints import META
-from msdscore.encoders.hashing import LISTED, write_sums
+from msdscore.encoders.checkpoints import LISTED, META, write_sums
 from msdscore.encoders.registry import load_encoder
 from msdscore.forms.evidence import Evidence
 from msdscore.io.images import open_image

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from msdscore.core import embeddings
 from msdscore.encoders.base import Features
-from msdscore.encoders.hashing import CHECKS, LISTED, SUMS, write_sums
+from msdscore.encoders.checkpoints import CHECKS, LISTED, SUMS, write_sums
 from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS
 from msdscore_torch.aligned import heads, lite2, minilm
 from msdscore_torch.aligned.encoder import AlignedEncoder, load_aligned

@@ -21,18 +21,19 @@ from msdscore.encoders.base import (
     Features,
     PatchLayout,
     Prepared,
+    overflow,
     with_text_warnings,
 )
-from msdscore.encoders.capabilities import overflow
 from msdscore.encoders.options import Identity as Identity
 from msdscore.encoders.options import SharedOptions as SharedOptions
 from msdscore.encoders.options import read_options as read_options
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.encoders.registry import built_in_row
-from msdscore.encoders.tokens import TextBatch, TextSettings, pack, tokenise_all
+from msdscore.encoders.tokens import TextBatch, TextSettings, pack
 from msdscore.errors import ConfigError
 from msdscore_torch.gpu.device import sent
 from msdscore_torch.gpu.launching import without_cudnn_attention
+from msdscore_torch.tokenizers import tokenise_all
 from msdscore_torch.vision.device import stack_pixels
 
 _AS_IT_IS = Preprocessing(resize=None, crop=None)  # for networks that take any size

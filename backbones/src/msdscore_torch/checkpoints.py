@@ -2,22 +2,40 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
 import torch
+from PIL import Image
 
-from msdscore.encoders.checkpoints import Checkpoint, Needs, find_checkpoint
-from msdscore.encoders.options import Identity, LargeOptions, read_options
-from msdscore.encoders.preprocessing import Preprocessing, read_preprocessing
-from msdscore.encoders.tokens import literal_backend
+from msdscore.encoders.checkpoints import Checkpoint, Needs
+from msdscore.encoders.options import Identity, SharedOptions, read_options
+from msdscore.encoders.preprocessing import Preprocessing
 from msdscore.errors import ConfigError, WeightsError, require
 from msdscore_torch.backbone import place
+from msdscore_torch.hub import find_checkpoint
+from msdscore_torch.tokenizers import literal_backend
 
 # Layers whose weights are read by other code, which would misread quantised values: SigLIP's attention pool,
 # and the patch embedding of SigLIP 2, whose dtype the pixels are converted to.
 _WHOLE = ["vision_model.head", "vision_model.embeddings.patch_embedding", "lm_head"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeOptions(SharedOptions):
+    """User options for loading a transformers model.
+
+    `device_map` is passed to transformers, such as "auto"; `bits` is 4 or 8, or 0 for full-precision weights.
+    """
+
+    device_map: str = ""
+    bits: int = 0
+
+    def __post_init__(self) -> None:
+        SharedOptions.__post_init__(self)
+        if self.bits not in (0, 4, 8):
+            raise ConfigError(f"bits must be 0, 4 or 8, got {self.bits!r}")
 
 
 def load_family(
@@ -133,6 +151,43 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
                 return tokenizer
     failure = failure or ValueError("only a slow tokenizer without character offsets exists; add a tokenizer.json")
     raise _damaged("tokenizer", checkpoint, failure) from failure
+
+
+def read_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
+    """Parse the steps of a `preprocessor_config.json`.
+
+    >>> read_preprocessing({"size": {"shortest_edge": 224}, "crop_size": 224, "do_normalize": False}).crop
+    (224, 224)
+
+    Raises:
+        WeightsError: the file contains unsupported steps.
+    """
+    try:
+        resize: int | tuple[int, int] | None = None
+        if config.get("do_resize", True):
+            size = config["size"]
+            # Old files contain a bare number, or a pair; newer ones name the values.
+            shortest = isinstance(size, Mapping) and "shortest_edge" in size and "longest_edge" not in size
+            resize = int(size["shortest_edge"]) if shortest else size if isinstance(size, int) else _pair(size)
+        crop = _pair(config["crop_size"]) if config.get("do_center_crop", "crop_size" in config) else None
+        scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0
+        resample = int(config.get("resample", Image.Resampling.BICUBIC))
+        mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+        std: tuple[float, ...] = (1.0, 1.0, 1.0)
+        if config.get("do_normalize", True):
+            mean, std = (tuple(map(float, config[f"image_{name}"])) for name in ("mean", "std"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeightsError(f"preprocessor_config.json is not supported ({error!r}); download it again") from None
+    return Preprocessing(resize, crop, resample, scale, mean, std)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, Mapping):
+        return int(size["width"]), int(size["height"])
+    height, width = size
+    return int(width), int(height)
 
 
 def square_preprocessing(checkpoint: Checkpoint, side: int) -> Preprocessing:

@@ -16,24 +16,14 @@ from msdscore.core.arrays import Float
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import Features, PatchLayout, Prepared
 from msdscore.encoders.checkpoints import Checkpoint
-from msdscore.encoders.options import Identity, LargeOptions
-from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
-from msdscore.encoders.tokens import (
-    SPACES,
-    TextBatch,
-    TextSettings,
-    Tokens,
-    join_windows,
-    normalise_first,
-    pack,
-    special_ids,
-    tokenise,
-    unpack_tokens,
-)
+from msdscore.encoders.options import Identity
+from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
+from msdscore.encoders.tokens import TextBatch, TextSettings, Tokens, join_windows, pack, tokenise
 from msdscore.errors import ConfigError
 from msdscore_torch.backbone import Backbone, as_tensors, compile_towers, square_layouts
-from msdscore_torch.checkpoints import load_family, preprocessor, square_preprocessing
+from msdscore_torch.checkpoints import LargeOptions, load_family, preprocessor, read_preprocessing, square_preprocessing
 from msdscore_torch.gpu.device import sent
+from msdscore_torch.tokenizers import SPACES, normalise_first, special_ids, unpack_tokens
 from msdscore_torch.vision.device import patch_mask, stack_pixels
 
 _PREPROCESSOR = ("preprocessor_config.json", "processor_config.json")

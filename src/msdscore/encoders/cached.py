@@ -24,8 +24,7 @@ from safetensors.numpy import load, save
 
 from msdscore.core.arrays import Array, Device, launched, on_device, to_numpy
 from msdscore.core.embeddings import join, split
-from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, TokenLayout, View
-from msdscore.encoders.capabilities import capabilities, overflow
+from msdscore.encoders.base import Embeddings, Encoder, PatchLayout, Prepared, TokenLayout, View, capabilities, overflow
 from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import ConfigError, RunError

@@ -1,18 +1,30 @@
-"""Find the files of a checkpoint: a local folder, or a hub name from the cache or by download.
+"""Files of weights: checkpoints in folders, the packages that contain them, and their hashes.
 
-Weights are read from safetensors, or from a `.bin` file through `torch.load(weights_only=True)`; nothing else
-is ever opened, and no code of a checkpoint is ever run."""
+Files up to `WHOLE_UP_TO` bytes are read in full at every load: if their folder lists their size and CRC-32 (`CHECKS`,
+written by `write_sums`) and both agree, the SHA-256 is the listed one, which takes a fifth of the time of computing
+it. A larger file without such a list is read in full once; its hash is reused while its size and timestamps are the
+same and `SAMPLED` blocks, drawn anew at every load, match the recorded ones. Within `loading(verify=True)` the SHA-256
+of every file is computed from all of its bytes.
+"""
 
 import json
+import os
+import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
+from hashlib import blake2b, file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-from msdscore.encoders.hashing import content_mark, verify_cached
-from msdscore.errors import WeightsError, require
+from msdscore import threads
+from msdscore.errors import WeightsError
 
 CONFIG = "config.json"
 BANK = "bank.safetensors"  # the background bank of an encoder
@@ -20,10 +32,25 @@ META = "meta.json"  # origin and licence of an encoder, and `bank`, the digest o
 # Files that do not change vectors. Fused graphs compute the functions of the exported ones, which are signed.
 _UNSIGNED = (BANK, META, "image.fused.onnx", "text.fused.onnx")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_SMALL_FILES = (".json", ".txt", ".model")
-_PARTS = re.compile(r"(trunk(-\d+)?|bank)\.safetensors")  # of an aligned encoder, in addition to its heads
+SMALL_FILES = (".json", ".txt", ".model")
+_PACKAGE = "package:"
 
-Needs = Sequence[tuple[str, ...]]
+WHOLE_UP_TO = 256 << 20
+BLOCK = 4 << 20
+SAMPLED = 32
+SUMS = "SHA256SUMS"  # lists the files of a folder as `sha256sum` does
+CHECKS = "CRC32SUMS"  # the CRC-32, size and SHA-256 of the same files
+LISTED = (".json", ".onnx", ".safetensors", ".txt")  # of the files of an encoder
+_CHUNK = 1 << 20
+
+# A file that changed a moment ago may change again within one tick of its file system's clock.
+_SETTLED_SECONDS = 3.0
+
+
+# Whether the current load verifies, and the hashes so far: a file used by several parts is hashed once.
+_current: ContextVar[tuple[bool, dict[str, str]] | None] = ContextVar("load", default=None)
+
+Needs = Sequence[tuple[str, ...]]  # further files, each as its acceptable names
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +108,51 @@ class Checkpoint:
                 return paths if all(path.is_file() for path in paths) else ()
         return ()
 
+    def files(self) -> list[Path]:
+        """The weights, graphs, tuned parts, adapters and small files; nothing else next to a single weight file."""
+        kinds = (*SMALL_FILES, ".onnx", ".safetensors") if self.form.config.endswith(".json") else ()
+        others = {path for path in self.folder.iterdir() if path.suffix in kinds and path.is_file()}
+        return sorted(others.union(self.weight_files()))
+
+    def missing(self, needs: Needs = ()) -> list[str]:
+        """The files that it lacks: its configuration, its weights, and those that it `needs`."""
+        groups = [(self.form.config,), *needs]
+        gaps = [" or ".join(names) for names in groups if not any((self.folder / name).is_file() for name in names)]
+        return gaps if self.weight_files() else [*gaps, f"complete {' or '.join(self.form.weights)}"]
+
+    def marked(self, needs: Needs = ()) -> "Checkpoint":
+        """Return the checkpoint of a folder with a hash of its content.
+
+        Raises:
+            WeightsError: files are missing.
+        """
+        if missing := self.missing(needs):
+            raise WeightsError(f"{self.source!r} has no {missing[0]}; expected a complete checkpoint folder")
+        return replace(self, mark=content_mark(path for path in self.files() if path.name not in _UNSIGNED))
+
+    def model_type(self) -> str:
+        """The `model_type` in its config.json, or `open_clip` for a configuration of that library.
+
+        Raises:
+            WeightsError: there is no configuration, or it has no `model_type`.
+        """
+        has_config, other = ((self.folder / name).is_file() for name in (CONFIG, OPEN_CLIP.config))
+        kind = None if other and not has_config else self.read_json(CONFIG).get("model_type")
+        if isinstance(kind, str):
+            return kind
+        if other:
+            return "open_clip"
+        raise WeightsError(f"{CONFIG} of {self.source!r} has no model_type; expected one such as 'clip'")
+
+
+def local_checkpoint(source: str, *forms: Format) -> Checkpoint | None:
+    """Return the checkpoint of a folder, in the first of the formats found there; None if it is not a folder."""
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        return None
+    kinds = forms or (TRANSFORMERS,)
+    return Checkpoint(source, folder, "", next((form for form in kinds if (folder / form.config).is_file()), kinds[0]))
+
 
 def looks_like_hub_name(name: str) -> bool:
     """Whether a name has the form `organisation/model`.
@@ -89,170 +161,6 @@ def looks_like_hub_name(name: str) -> bool:
     (True, False)
     """
     return _HUB_NAME.fullmatch(name) is not None and "--" not in name and ".." not in name
-
-
-def find_checkpoint(
-    source: str, *, revision: str | None = None, needs: Needs = (), form: Format = TRANSFORMERS
-) -> Checkpoint:
-    """Find the files of a local folder or hub name; `needs` lists further files, each as its acceptable names.
-
-    Cached files are used without a request to the hub, so that a moved branch never changes a score
-    silently; another version is selected with `revision`.
-
-    Raises:
-        WeightsError: files are missing and cannot be downloaded.
-    """
-    return _verified(_find(source, revision, lambda files: wanted_files(files, form), form, needs=needs), needs)
-
-
-def find_file(source: str, *files: str, revision: str | None = None) -> Checkpoint:
-    """Find a checkpoint of a single weight file, the first of `files` in a folder or hub repository.
-
-    Raises:
-        WeightsError: none of them exists or can be downloaded.
-    """
-    forms = [Format(file, (file,)) for file in files]
-    return _verified(_find(source, revision, lambda listed: [file for file in files if file in listed][:1], *forms))
-
-
-def find_settings(source: str) -> Checkpoint:
-    """Find only the small files of a checkpoint, from which a tower or a tokenizer is built, without its weights.
-
-    Raises:
-        WeightsError: there is no config.json, and none can be downloaded.
-    """
-    return _find(source, None, _small, TRANSFORMERS)
-
-
-def model_type(source: str, *, revision: str | None = None) -> str:
-    """The `model_type` in a checkpoint's config.json, or `open_clip` for a configuration of that library.
-
-    Raises:
-        WeightsError: there is no configuration, or it has no `model_type`.
-    """
-    both = [CONFIG, OPEN_CLIP.config]
-    checkpoint = _find(source, revision, lambda _: both, TRANSFORMERS, OPEN_CLIP)
-    has_config, other = ((checkpoint.folder / name).is_file() for name in both)
-    kind = None if other and not has_config else checkpoint.read_json(CONFIG).get("model_type")
-    if isinstance(kind, str):
-        return kind
-    if other:
-        return "open_clip"
-    raise WeightsError(f"{CONFIG} of {source!r} has no model_type; expected one such as 'clip'")
-
-
-def _verified(checkpoint: Checkpoint, needs: Needs = ()) -> Checkpoint:
-    """The checkpoint with a hash of its content if it is a local folder; cached files are compared with the hub's."""
-    missing = _missing(checkpoint, needs)
-    if missing:
-        raise WeightsError(f"{checkpoint.source!r} has no {missing[0]}; expected a complete checkpoint folder")
-    # The weights, graphs, tuned parts, adapters and small files; nothing else next to a single weight file.
-    files = set(checkpoint.weight_files())
-    if checkpoint.form.config.endswith(".json"):
-        kinds = (*_SMALL_FILES, ".onnx", ".safetensors")
-        files |= {path for path in checkpoint.folder.iterdir() if path.suffix in kinds and path.is_file()}
-    if checkpoint.mark:
-        verify_cached(files)
-        return checkpoint
-    return replace(checkpoint, mark=content_mark(path for path in files if path.name not in _UNSIGNED))
-
-
-def _missing(checkpoint: Checkpoint, needs: Needs) -> list[str]:
-    groups = [(checkpoint.form.config,), *needs]
-    gaps = [" or ".join(names) for names in groups if not any((checkpoint.folder / name).is_file() for name in names)]
-    return gaps if checkpoint.weight_files() else [*gaps, f"complete {' or '.join(checkpoint.form.weights)}"]
-
-
-def cached_checkpoint(source: str, revision: str | None, form: Format = TRANSFORMERS) -> Checkpoint | None:
-    """A hub name from the cache without network access; None if it is not cached."""
-    hub = require("huggingface_hub", extra="hf")
-    path = hub.try_to_load_from_cache(source, form.config, revision=revision)
-    if not isinstance(path, str):
-        return None
-    folder = Path(path).parents[form.config.count("/")]
-    return Checkpoint(source, folder, folder.name[:8], form)  # the cache names its folders by commit
-
-
-def _find(
-    source: str,
-    revision: str | None,
-    choose: Callable[[list[str]], list[str]],
-    *forms: Format,
-    needs: Needs | None = None,
-) -> Checkpoint:
-    """A local folder (without `mark`), or a hub name from the cache, else downloaded; in the first format found there.
-
-    `choose` selects the files to download from the list of the repository, which must have one of the formats. With
-    `needs` an incomplete cached checkpoint is downloaded too.
-    """
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return Checkpoint(
-            source, folder, "", next((form for form in forms if (folder / form.config).is_file()), forms[0])
-        )
-    if not looks_like_hub_name(source):
-        raise WeightsError(f"folder {source!r} does not exist; pass an existing folder or a hub name such as org/model")
-
-    def cached() -> Checkpoint | None:
-        return next(filter(None, (cached_checkpoint(source, revision, form) for form in forms)), None)
-
-    checkpoint = cached()
-    if checkpoint is not None and (needs is None or not _missing(checkpoint, needs)):
-        return checkpoint
-    hub = require("huggingface_hub", extra="hf")
-    if hub.constants.HF_HUB_OFFLINE:
-        raise fetch_error(source, revision, None)
-    try:
-        info = hub.HfApi().model_info(source, revision=revision, timeout=10)
-        files = [file.rfilename for file in info.siblings or ()]
-        wanted = [file for file in choose(files) if file in files]
-        if wanted:
-            hub.snapshot_download(source, revision=revision, allow_patterns=wanted)
-    except Exception as error:  # noqa: BLE001 - errors of requests, httpx or the hub's library, by version
-        raise fetch_error(source, revision, error) from None
-    checkpoint = cached()
-    if checkpoint is None:
-        raise WeightsError(f"{source!r} has no {forms[0].config}: it is not a model that msdscore can read")
-    return checkpoint
-
-
-def _small(files: Iterable[str]) -> list[str]:
-    top = [name for name in files if "/" not in name]
-    return [name for name in top if name.endswith(_SMALL_FILES) and ".index." not in name]
-
-
-def wanted_files(files: Iterable[str], form: Format = TRANSFORMERS) -> list[str]:
-    """Top-level small files, and the weights in the safest available format."""
-    listed = list(files)
-    for weights in form.weights:
-        stem, _, ending = weights.rpartition(".")
-        pattern = re.compile(rf"{re.escape(stem)}(-\d+-of-\d+)?\.{ending}(\.index\.json)?")
-        parts = [name for name in listed if pattern.fullmatch(name)]
-        if parts:
-            return _small(listed) + parts + [name for name in listed if _PARTS.fullmatch(name)]
-    return _small(listed)
-
-
-def fetch_error(source: str, revision: str | None, error: Exception | None) -> WeightsError:
-    """Return a one-line error for a repository that cannot be downloaded, with a remedy; None: offline mode."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    if "GatedRepoError" in kinds:
-        return WeightsError(
-            f"{source!r} is gated: accept its licence at https://huggingface.co/{source}, then run: hf auth login"
-        )
-    if "RevisionNotFoundError" in kinds:
-        return WeightsError(f"{source!r} has no revision {revision!r}; see https://huggingface.co/{source}/commits")
-    if "RepositoryNotFoundError" in kinds:
-        return WeightsError(f"{source!r} is not on the hub, or is private; check the name or run: hf auth login")
-    reason = f"the hub cannot be reached ({type(error).__name__})" if error else "offline mode is on (HF_HUB_OFFLINE)"
-    option = f" --revision {revision}" if revision else ""
-    return WeightsError(
-        f"weights of {source!r} are not in the Hugging Face cache and {reason}; "
-        f"download them once with: hf download {source}{option}, or pass a local folder"
-    )
-
-
-_PACKAGE = "package:"
 
 
 def locate(source: str, *, base: Path | None = None) -> str:
@@ -285,3 +193,146 @@ def _package_folders(module: str) -> tuple[Path, ...]:
     except (ImportError, ValueError):
         spec = None
     return tuple(map(Path, (spec.submodule_search_locations or []) if spec else []))
+
+
+@contextmanager
+def loading(*, verify: bool = False) -> Iterator[None]:
+    """Context of one load of an encoder: each file is hashed once, and in full if `verify` is set.
+
+    A nested load belongs to the outer one.
+    """
+    outer = _current.get()
+    token = _current.set((verify, {}) if outer is None else outer)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file: listed, recorded or computed, as the module's description says.
+
+    Records of large files are in `$MSDSCORE_HOME/hashes`, or `~/.cache/msdscore/hashes`.
+    """
+    verify, hashes = _current.get() or (False, {})
+    resolved = str(path.resolve())
+    if resolved not in hashes:
+        hashes[resolved] = _hashed(path, verify=verify)
+    return hashes[resolved]
+
+
+def _hashed(path: Path, *, verify: bool) -> str:
+    status = path.stat()
+    if not verify and (listed := _listed(path, status.st_size)):
+        return listed
+    if status.st_size <= WHOLE_UP_TO:
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    resolved, times = str(path.resolve()), (status.st_mtime_ns, status.st_ctime_ns)
+    state = [resolved, status.st_size, *times, status.st_ino, BLOCK]
+    home = os.environ.get("MSDSCORE_HOME")
+    base = Path(home).expanduser() if home else Path.home() / ".cache" / "msdscore"
+    record = base / "hashes" / f"{sha256(resolved.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.json"
+    if not verify:
+        with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+            recorded = json.loads(record.read_bytes())
+            if recorded["state"] == state and _sample_agrees(path, recorded["blocks"]):
+                return str(recorded["sha256"])
+    whole, blocks = sha256(), []
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            whole.update(block)
+            blocks.append(_block_hash(block))
+    if time.time() - max(times) / 1e9 > _SETTLED_SECONDS:
+        from msdscore.io.files import write_bytes
+
+        with suppress(OSError):
+            record.parent.mkdir(parents=True, exist_ok=True)
+            entry = {"state": state, "sha256": whole.hexdigest(), "blocks": blocks}
+            write_bytes(record, json.dumps(entry).encode(), folder=record.parent)
+    return whole.hexdigest()
+
+
+def _listed(path: Path, size: int) -> str:
+    """The SHA-256 in both lists of the file's folder if its size and CRC-32 agree with them; otherwise empty."""
+    check, listed_size, digest = _checks(path.parent).get(path.name, ("", "", ""))
+    if listed_size != str(size) or digest != listed_files(path.parent).get(path.name) or _crc32(path) != check:
+        return ""  # the SHA-256 decides: a stale list costs time, and nothing else
+    return digest
+
+
+def _checks(folder: Path) -> dict[str, tuple[str, str, str]]:
+    """CRC-32, size and SHA-256 of every file in `CHECKS`, by its name; empty without a list."""
+    listed = folder / CHECKS
+    rows = [line.split("  ") for line in listed.read_text(encoding="utf-8").splitlines()] if listed.is_file() else []
+    return {row[3]: (row[0], row[1], row[2]) for row in rows if len(row) == 4}
+
+
+def _crc32(path: Path) -> str:
+    buffer, value = bytearray(_CHUNK), 0
+    with path.open("rb", buffering=0) as file, memoryview(buffer) as view:
+        while count := file.readinto(buffer):
+            value = crc32(view[:count], value)
+    return f"{value:08x}"
+
+
+def _sample_agrees(path: Path, blocks: Sequence[str]) -> bool:
+    # Other blocks at every load: a later load finds what an earlier one missed. No score depends on the draw.
+    numbers = random.SystemRandom().sample(range(len(blocks)), min(SAMPLED, len(blocks)))
+    with path.open("rb") as file:
+        for number in sorted(numbers):
+            file.seek(number * BLOCK)
+            if _block_hash(file.read(BLOCK)) != blocks[number]:
+                return False
+    return True
+
+
+def _block_hash(block: bytes) -> str:
+    return blake2b(block, digest_size=8).hexdigest()
+
+
+def content_mark(files: Iterable[Path]) -> str:
+    """Eight hexadecimal digits for the names and all bytes of files, in any order."""
+    paths = sorted(files, key=lambda path: path.name)
+    with ThreadPoolExecutor(threads.count()) as pool:  # a copy of the context tells a thread about the current load
+        pending = [pool.submit(copy_context().run, file_sha256, path) for path in paths]
+    hashes = [future.result() for future in pending]
+    lines = (f"{path.name}:{digest}\n" for path, digest in zip(paths, hashes, strict=True))
+    return sha256("".join(lines).encode()).hexdigest()[:8]
+
+
+def listed_files(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file that the list of a folder names; empty without a list."""
+    listed = folder / SUMS
+    lines = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    return {Path(name).name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def verify_sums(folder: Path, *, only: Sequence[str] = ()) -> None:
+    """Raise if the files of a folder, or `only` these, differ from its list; a folder without a list is not checked.
+
+    Raises:
+        WeightsError: a listed file is missing or differs.
+    """
+    for name, expected in listed_files(folder).items():
+        path = folder / name
+        if only and name not in only:
+            continue
+        if not path.is_file() or file_sha256(path) != expected:
+            state = "is damaged" if path.is_file() else "is missing"
+            raise WeightsError(f"{path}: {state} ({SUMS} lists {expected[:12]}…); install or export it again")
+
+
+def write_sums(folder: Path, suffixes: Collection[str] = ()) -> None:
+    """Write `SUMS`, for `sha256sum --check SHA256SUMS`, and `CHECKS` of a folder's files, or of those with suffixes."""
+    from msdscore.io.files import write_bytes
+
+    (folder / CHECKS).unlink(missing_ok=True)  # hashes are computed, not read from an older list
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
+    digests = {path: file_sha256(path) for path in files if not suffixes or path.suffix in suffixes}
+    sums = "".join(f"{digest}  {path.name}\n" for path, digest in digests.items())
+    checks = "".join(
+        f"{_crc32(path)}  {path.stat().st_size}  {digest}  {path.name}\n" for path, digest in digests.items()
+    )
+    write_bytes(folder / SUMS, sums.encode("utf-8"), folder=folder)
+    write_bytes(folder / CHECKS, checks.encode("utf-8"), folder=folder)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.encoders.base import Encoder
-from msdscore.encoders.hashing import file_sha256
+from msdscore.encoders.checkpoints import file_sha256
 
 OURS = ("msdscore", "msdscore_torch")  # packages whose loaders put hashes of all weights into the signature
 LOADED_BY = "loaded_by"  # attribute of an encoder that another module made, possibly of a built-in class: its name

@@ -25,12 +25,18 @@ from msdscore.core.arrays import gpu_count, torch_part
 from msdscore.core.embeddings import unit
 from msdscore.encoders.banks import read_bank, uncalibrated
 from msdscore.encoders.base import Embeddings, Encoder, Prepared, TokenLayout, with_text_warnings
-from msdscore.encoders.checkpoints import BANK, META, Checkpoint, find_checkpoint, locate
-from msdscore.encoders.hashing import listed_files, verify_sums
+from msdscore.encoders.checkpoints import (
+    BANK,
+    META,
+    Checkpoint,
+    listed_files,
+    local_checkpoint,
+    locate,
+    verify_sums,
+)
 from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
-from msdscore.encoders.tokens import TextBatch, TextSettings, join_windows, pack, tokenise_all
-from msdscore.encoders.wordpiece import WordPiece
+from msdscore.encoders.tokens import TextBatch, TextSettings, WordPiece, WordTokens, join_windows, pack, tokenise_all
 from msdscore.errors import ConfigError, WeightsError, missing_extra
 from msdscore.text.words import content_tokens
 
@@ -159,6 +165,7 @@ class OnnxEncoder:
         # The graph normalises bytes; the image is squashed, so that nothing is cropped.
         self.preprocessing = identity.options.applied(Preprocessing(resize=(side, side), crop=None))
         self.tokenizer = WordPiece.read(folder / VOCABULARY)
+        self._words: dict[str, WordTokens] = {}  # those seen so far
         self._text_settings = TextSettings(CONTEXT, (CLS,), (SEP,), PAD, identity.options.long_text, unknown=UNKNOWN)
         self._only_content = config["text"]["words"] == "content"
         self._images, self._texts = (Graph(folder / name) for name in FUSED_GRAPHS)
@@ -202,7 +209,7 @@ class OnnxEncoder:
         return np.stack([known[text] for text in texts])
 
     def _read(self, texts: Sequence[str]) -> _Texts:
-        batch = pack(tokenise_all(self.tokenizer, texts), self._text_settings)
+        batch = pack(tokenise_all(self.tokenizer, texts, self._words), self._text_settings)
         chosen, layout = self._chosen(texts, batch)
         width, places = batch.ids.shape[1], list[npt.NDArray[np.int64]]()
         for row, numbers in enumerate(chosen):
@@ -271,15 +278,15 @@ def load_mini(
     on_cpu = dtype in ("auto", "float32") and (device == "cpu" or (device == "auto" and not gpu_count()))
     on_device = "device" in (chosen.jpeg, chosen.resize)
     needs_torch = chosen.runtime == "torch" or chosen.image_backbone or chosen.text_backbone or on_device
-    if on_cpu and not needs_torch:
-        checkpoint = find_checkpoint(locate(source), revision=revision)
-        # Only listed graphs are known to belong to the other files of their folder.
-        if set(listed_files(checkpoint.folder)).issuperset(FUSED_GRAPHS):
-            verify_sums(checkpoint.folder)
-            config = checkpoint.read_json("config.json")
-            languages = ("en",) if config["text"].get("kind") == "mini" else ()
-            identity = Identity(name, checkpoint.signed(name), _Placement(), chosen, languages=languages)
-            return OnnxEncoder(identity, checkpoint, config)
+    checkpoint = local_checkpoint(locate(source)) if on_cpu and not needs_torch else None
+    # Only listed graphs are known to belong to the other files of their folder.
+    if checkpoint is not None and set(listed_files(checkpoint.folder)).issuperset(FUSED_GRAPHS):
+        checkpoint = checkpoint.marked()
+        verify_sums(checkpoint.folder)
+        config = checkpoint.read_json("config.json")
+        languages = ("en",) if config["text"].get("kind") == "mini" else ()
+        identity = Identity(name, checkpoint.signed(name), _Placement(), chosen, languages=languages)
+        return OnnxEncoder(identity, checkpoint, config)
     if chosen.runtime == "onnx":
         raise ConfigError(f"runtime='onnx' needs device='cpu', dtype='float32' and graphs; omit it to load {name}")
     if find_spec("msdscore_torch") is None:

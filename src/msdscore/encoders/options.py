@@ -85,22 +85,6 @@ class SharedOptions:
             raise ConfigError(f"this encoder does custom preprocessing; omit {', '.join(self.pixel_choices)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LargeOptions(SharedOptions):
-    """User options for loading a transformers model.
-
-    `device_map` is passed to transformers, such as "auto"; `bits` is 4 or 8, or 0 for full-precision weights.
-    """
-
-    device_map: str = ""
-    bits: int = 0
-
-    def __post_init__(self) -> None:
-        SharedOptions.__post_init__(self)
-        if self.bits not in (0, 4, 8):
-            raise ConfigError(f"bits must be 0, 4 or 8, got {self.bits!r}")
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Name, weights, placement and options of a loaded encoder, from which its signature is built.

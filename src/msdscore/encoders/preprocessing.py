@@ -5,7 +5,6 @@ preferred image backend of another library. They need no torch: images are prepa
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -14,9 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image
 
-from msdscore.core.arrays import Array, Bool, Float, UInt8, to_numpy
+from msdscore.core.arrays import Array, Float, UInt8, to_numpy
 from msdscore.core.embeddings import PatchLayout
-from msdscore.errors import WeightsError
 from msdscore.io.files import File
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg, source_name
 
@@ -160,43 +158,6 @@ Cells = Float[np.ndarray, "cells 2"]  # start and end of the rows or columns of 
 _TINY = 32  # pixels of a side below which hardly anything is recognisable
 
 
-def read_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
-    """Parse the steps of a `preprocessor_config.json`.
-
-    >>> read_preprocessing({"size": {"shortest_edge": 224}, "crop_size": 224, "do_normalize": False}).crop
-    (224, 224)
-
-    Raises:
-        WeightsError: the file contains unsupported steps.
-    """
-    try:
-        resize: int | tuple[int, int] | None = None
-        if config.get("do_resize", True):
-            size = config["size"]
-            # Old files contain a bare number, or a pair; newer ones name the values.
-            shortest = isinstance(size, Mapping) and "shortest_edge" in size and "longest_edge" not in size
-            resize = int(size["shortest_edge"]) if shortest else size if isinstance(size, int) else _pair(size)
-        crop = _pair(config["crop_size"]) if config.get("do_center_crop", "crop_size" in config) else None
-        scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0
-        resample = int(config.get("resample", Image.Resampling.BICUBIC))
-        mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-        std: tuple[float, ...] = (1.0, 1.0, 1.0)
-        if config.get("do_normalize", True):
-            mean, std = (tuple(map(float, config[f"image_{name}"])) for name in ("mean", "std"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise WeightsError(f"preprocessor_config.json is not supported ({error!r}); download it again") from None
-    return Preprocessing(resize, crop, resample, scale, mean, std)
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    if isinstance(size, int):
-        return size, size
-    if isinstance(size, Mapping):
-        return int(size["width"]), int(size["height"])
-    height, width = size
-    return int(width), int(height)
-
-
 def prepare_image(image: Image.Image, steps: Preprocessing) -> Prepared:
     """Apply the steps to a decoded image, without normalisation."""
     return as_prepared(*prepared_pixels(image, steps))
@@ -239,21 +200,3 @@ def _edges(cells: int, cell: float) -> Cells:
     """Start and end of adjacent cells; in float64 whole pixels remain exact."""
     edges = np.arange(cells + 1, dtype=np.float64) * cell
     return np.stack([edges[:-1], edges[1:]], axis=-1)
-
-
-def on_image(layout: PatchLayout) -> Bool[np.ndarray, " points"]:
-    """True for the patches that show some of the image and not only padding."""
-    left, top, right, bottom = layout.boxes.T
-    return (right > left) & (bottom > top)
-
-
-def mask_of(layouts: Sequence[PatchLayout]) -> Bool[np.ndarray, "batch points"]:
-    """The mask of a batch of images with the same or different numbers of patches, padded at the end."""
-    # Images of one size share their layout, so the mask is computed once for each layout.
-    distinct = {id(layout): layout for layout in layouts}
-    shown = {number: on_image(layout) for number, layout in distinct.items()}
-    mask = np.zeros((len(layouts), max(map(len, shown.values()))), dtype=bool)
-    for row, layout in zip(mask, layouts, strict=True):
-        real = shown[id(layout)]
-        row[: len(real)] = real
-    return mask

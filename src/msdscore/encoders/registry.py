@@ -12,9 +12,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from msdscore.encoders.checkpoints import cached_checkpoint, locate, looks_like_hub_name, model_type
-from msdscore.encoders.hashing import loading
-from msdscore.errors import ConfigError, MissingExtraError, WeightsError, unknown_name
+from msdscore.encoders.checkpoints import (
+    OPEN_CLIP,
+    TRANSFORMERS,
+    loading,
+    local_checkpoint,
+    locate,
+    looks_like_hub_name,
+)
+from msdscore.errors import ConfigError, MissingExtraError, WeightsError, require, unknown_name
 from msdscore.registry import PluginWarning, Registry, import_object, read_table, resolve
 
 if TYPE_CHECKING:
@@ -126,7 +132,10 @@ def find_row(name: str, *, revision: str | None = None) -> EncoderRow:
     # Common aliases: the end of a hub name, or the paper's `ViT-B/32`.
     meant = [row.name for row in known.values() if _plain(name) in map(_plain, _other_names(row))][:2]
     if is_folder or (looks_like_hub_name(name) and not meant):
-        kind = model_type(name, revision=revision)
+        checkpoint = local_checkpoint(name, TRANSFORMERS, OPEN_CLIP)
+        if checkpoint is None:
+            checkpoint = require("msdscore_torch.hub", extra="hf").find_config(name, revision=revision)
+        kind = checkpoint.model_type()
         if kind not in families():
             raise unknown_name(f"model type of {name!r}:", kind, families())
         return EncoderRow(name=name, loader=families()[kind], family=kind, source=name)
@@ -217,7 +226,9 @@ def encoder_folder(name: str, *, revision: str | None = None) -> Path | None:
         folder = Path(locate(source)).expanduser()
         if source and folder.is_dir():
             return folder
-        cached = cached_checkpoint(source, revision) if looks_like_hub_name(source) else None
+        if not looks_like_hub_name(source):
+            return None
+        cached = require("msdscore_torch.hub", extra="hf").cached_checkpoint(source, revision)
         return None if cached is None else cached.folder
     except (WeightsError, MissingExtraError):
         return None  # the error is raised when it is loaded

@@ -12,22 +12,22 @@ on tokens and their character spans, so that it is the same for every family:
    the earlier one in a tie.
 """
 
-import json
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from msdscore.core.arrays import Array, Bool, Float, Int, from_numpy, namespace
 from msdscore.core.embeddings import unit
 from msdscore.encoders.base import TokenLayout, Windows
-from msdscore.errors import WeightsError, require
+from msdscore.errors import WeightsError
 from msdscore.text.warnings import spelled_out, token_warnings
 from msdscore.text.words import Span
 
@@ -36,48 +36,15 @@ WordTokens: TypeAlias = tuple[tuple[int, ...], tuple[Span, ...], tuple[str, ...]
 
 MOST_WORDS = 1 << 15  # cached per tokenizer; about 10 MB
 _LONGEST = 32  # letters of a cached word
-# Normalisers that change an ASCII character whatever its neighbours, or spaces into other spaces.
-_LOCAL = frozenset(("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"))
-SPACES = (r"\s+", " ")
-_SPACES = {"type": "Replace", "pattern": {"Regex": SPACES[0]}, "content": SPACES[1]}
-# CLIP's pattern of a word; some files list the special tokens before it. None of it contains a space.
-CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-_CLIP_CUTS = (CLIP_WORDS, rf"<\|startoftext\|>|<\|endoftext\|>|{CLIP_WORDS}")
+_LONGEST_WORD = 100  # letters of a word; a longer one is unknown
+_UNKNOWN = "[UNK]"
+_CONTROL = ("Cc", "Cf", "Co", "Cs")
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 
-
-def cuts_at_spaces(backend: Any) -> bool:
-    """Whether a tokenizer is known to tokenise the words of an ASCII text independently of each other."""
-    if getattr(backend, "independent_words", False):
-        return True
-    try:
-        normalizer, cutter = (
-            {} if part is None else json.loads(part.__getstate__())
-            for part in (backend.normalizer, backend.pre_tokenizer)
-        )
-        model, added = type(backend.model).__name__, backend.get_added_tokens_decoder().values()
-        drawn = getattr(backend.model, "dropout", None)
-    except (AttributeError, TypeError, ValueError):  # not a tokenizer of the library, or one of another version
-        return False
-    # Added tokens that are not special are matched before a text is split.
-    plain = model in ("BPE", "WordPiece") and not drawn and all(token.special for token in added)
-    return plain and backend.encode_special_tokens is True and _is_local(normalizer) and _cuts(cutter)
-
-
-def _is_local(normalizer: Mapping[str, Any]) -> bool:
-    if normalizer.get("type") == "Sequence":
-        return all(map(_is_local, normalizer["normalizers"]))
-    return not normalizer or normalizer["type"] in _LOCAL or normalizer == _SPACES
-
-
-def _cuts(cutter: Mapping[str, Any]) -> bool:
-    if cutter.get("type") != "Sequence":
-        return cutter.get("type") in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
-    first, *others = cutter["pretokenizers"]
-    clip = first["type"] == "Split" and first["pattern"].get("Regex") in _CLIP_CUTS
-    bytewise = all(other["type"] == "ByteLevel" and not other["add_prefix_space"] for other in others)
-    return clip and bytewise and (first["behavior"], first["invert"]) == ("Removed", True)
-
-
+_Word = list[tuple[str, int]]  # normalised characters, each with its position in the text
 # No caption is longer; a whole book would take minutes.
 MOST_TOKENS = 4096
 _SENTENCE_END = re.compile(
@@ -145,32 +112,6 @@ class TextBatch:
     layout: tuple[TokenLayout, ...]
 
 
-def literal_backend(backend: Any) -> Any:
-    """Configure a Rust tokenizer to read a text literally.
-
-    Truncation and padding are disabled, and the spelling of a special token inside a caption is read as
-    characters: a caption cannot terminate itself early.
-    """
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = True
-    return backend
-
-
-def normalise_first(backend: Any, *steps: str | tuple[str, str]) -> None:
-    """Prepend steps to a tokenizer's normaliser: normalisers by name, or a pattern and its replacement.
-
-    Texts are normalised as in a model's training inside the tokenizer, so that spans remain valid.
-    """
-    library, normalizers = (require(name, extra="hf") for name in ("tokenizers", "tokenizers.normalizers"))
-    present = [backend.normalizer] if backend.normalizer else []
-    first = [
-        getattr(normalizers, step)() if isinstance(step, str) else normalizers.Replace(library.Regex(step[0]), step[1])
-        for step in steps
-    ]
-    backend.normalizer = normalizers.Sequence([*first, *present])
-
-
 def tokenise(backend: Any, text: str) -> Tokens:
     """Tokenise one caption."""
     encoding = backend.encode(_LONE_SURROGATE.sub("\ufffd", text), add_special_tokens=False)
@@ -184,19 +125,11 @@ def tokenise(backend: Any, text: str) -> Tokens:
     return Tokens(text, tuple(encoding.ids), close_spans(text, spans))
 
 
-_known: WeakKeyDictionary[Any, dict[str, WordTokens] | None] = WeakKeyDictionary()  # words that each tokenizer has seen
+def tokenise_all(backend: Any, texts: Sequence[str], known: dict[str, WordTokens]) -> list[Tokens]:
+    """Tokenise captions, many times faster by caching the tokens of words in `known`; thread-safe.
 
-
-def tokenise_all(backend: Any, texts: Sequence[str]) -> list[Tokens]:
-    """Tokenise captions, many times faster by caching the tokens of words.
-
-    If words depend on their context every caption is tokenised as a whole. Thread-safe.
+    The backend must tokenise the words of an ASCII text independently of each other.
     """
-    if backend not in _known:
-        _known[backend] = {} if cuts_at_spaces(backend) else None
-    known = _known[backend]
-    if known is None:
-        return [tokenise(backend, text) for text in texts]
     return [_by_words(backend, text, known) if text.isascii() else tokenise(backend, text) for text in texts]
 
 
@@ -225,23 +158,6 @@ def _tokenise_word(backend: Any, word: str, known: dict[str, WordTokens]) -> Wor
             known.clear()
         known[word] = parts
     return parts
-
-
-def special_ids(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that a tokenizer adds before and after a text.
-
-    Raises:
-        WeightsError: it changes the text when it adds them.
-    """
-    # Some checkpoints enable padding to a fixed length in their file.
-    backend.no_padding()
-    backend.no_truncation()
-    inner = backend.encode("a", add_special_tokens=False).ids
-    whole = backend.encode("a", add_special_tokens=True).ids
-    for start in range(len(whole) - len(inner) + 1):
-        if whole[start : start + len(inner)] == inner:
-            return tuple(whole[:start]), tuple(whole[start + len(inner) :])
-    raise WeightsError("the tokenizer changes a text when it adds special tokens; use another checkpoint")
 
 
 def close_spans(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
@@ -292,11 +208,6 @@ def pack(captions: Sequence[Tokens], settings: TextSettings) -> TextBatch:
         layout.append(TokenLayout(caption.spans[:last], len(plan), len(caption.ids) - last, notes))
     window_of, mask = _padded(windows)
     return TextBatch(ids, attention, window_of, _padded(positions)[0], mask, _windows(plans), tuple(layout))
-
-
-def unpack_tokens(states: Float[Array, "windows positions dim"], batch: TextBatch) -> Float[Array, "batch points dim"]:
-    """The state of every token of every caption, in caption order; padded positions have an arbitrary state."""
-    return states[from_numpy(batch.window_of, like=states), from_numpy(batch.position, like=states)]
 
 
 def join_windows(pooled: Float[Array, "windows dim"], windows: Windows) -> Float[Array, "batch dim"]:
@@ -420,3 +331,92 @@ def _keep_once(ranges: Sequence[Span], count: int) -> tuple[Window, ...]:
         used = list(tokens)
         windows.append(Window(*ranges[number], used[0], used[-1] + 1))
     return tuple(windows)
+
+
+class Encoding(NamedTuple):
+    """Token ids of a text and their character spans."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+class WordPiece:
+    """WordPiece tokenizer of uncased BERT models: it cleans and splits a text, and matches the longest known pieces.
+
+    Written here because the library `tokenizers` installs a dozen packages for a hub that is not used; a test compares
+    ids and spans with that library. Words between spaces are tokenised independently of each other.
+    """
+
+    def __init__(self, vocabulary: Sequence[str]) -> None:
+        self._ids = {piece: number for number, piece in enumerate(vocabulary)}
+        if _UNKNOWN not in self._ids:
+            raise WeightsError(f"the vocabulary has no {_UNKNOWN}; install its package again")
+
+    @classmethod
+    def read(cls, path: Path) -> "WordPiece":
+        """Read a vocabulary with one piece per line."""
+        return cls(path.read_text(encoding="utf-8").rstrip("\n").split("\n"))
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoding:
+        """Tokenise a text; special tokens are never added, and their spelling is read as characters."""
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        for word in _words(text):
+            for number, start, end in self._pieces(word):
+                ids.append(number)
+                offsets.append((word[start][1], word[end - 1][1] + 1))
+        return Encoding(ids, offsets)
+
+    def _pieces(self, word: _Word) -> list[tuple[int, int, int]]:
+        """Id, start and end of each piece of a word; one unknown token if it cannot be split."""
+        letters, pieces, start = "".join(letter for letter, _ in word), list[tuple[int, int, int]](), 0
+        while start < len(letters) <= _LONGEST_WORD:
+            prefix = "##" if start else ""
+            for end in range(len(letters), start, -1):
+                number = self._ids.get(prefix + letters[start:end])
+                if number is not None:
+                    break
+            else:
+                break
+            pieces.append((number, start, end))
+            start = end
+        return pieces if start == len(letters) else [(self._ids[_UNKNOWN], 0, len(letters))]
+
+
+def _words(text: str) -> Iterator[_Word]:
+    """Words and punctuation marks of a text, normalised."""
+    word: _Word = []
+    for position, character in enumerate(text):
+        for letter in _normalised(character):
+            if letter.isspace() or _is_punctuation(letter):
+                if word:
+                    yield word
+                    word = []
+                if not letter.isspace():
+                    yield [(letter, position)]
+            else:
+                word.append((letter, position))
+    if word:
+        yield word
+
+
+@lru_cache(maxsize=1 << 16)
+def _normalised(character: str) -> str:
+    """A character without accents and in lower case; a space for white space, nothing for control characters."""
+    if character in "\t\n\r":
+        return " "
+    if character == "\ufffd" or unicodedata.category(character) in _CONTROL:
+        return ""
+    if character.isspace():
+        return " "
+    parts = unicodedata.normalize("NFD", character)
+    plain = "".join(part.lower() for part in parts if unicodedata.category(part) != "Mn")
+    is_ideograph = any(first <= ord(character) <= last for first, last in _IDEOGRAPHS)
+    return f" {plain} " if is_ideograph else plain
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_punctuation(letter: str) -> bool:
+    return (letter.isascii() and letter.isprintable() and not letter.isalnum() and letter != " ") or (
+        unicodedata.category(letter)[0] == "P"
+    )

@@ -20,8 +20,7 @@ from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import ZERO, Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError, unknown_name
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import Word, segment, stem
+from msdscore.text.words import PERSONS, Word, segment, stem
 
 Floats = npt.NDArray[np.float64]
 Values = Float[np.ndarray, " pairs"]

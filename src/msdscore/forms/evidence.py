@@ -46,9 +46,8 @@ from msdscore.forms.base import (
     match_settings,
     units_of,
 )
-from msdscore.text.judged import PERSONS, unjudged
 from msdscore.text.warnings import NOTHING_JUDGED, UNFAMILIAR
-from msdscore.text.words import Word, segment
+from msdscore.text.words import PERSONS, Word, segment, unjudged
 
 NEGATION = "negated words are not scored"  # warning of captions with "no", "without", "isn't"
 TokenIndices = Int[np.ndarray, "texts words tokens"]

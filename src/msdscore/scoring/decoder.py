@@ -12,8 +12,7 @@ from PIL import __version__ as pillow_version
 from PIL.Image import Image
 
 from msdscore.core.arrays import is_gpu, torch_part
-from msdscore.encoders.base import Encoder, Prepared
-from msdscore.encoders.capabilities import Capabilities
+from msdscore.encoders.base import Capabilities, Encoder, Prepared
 from msdscore.encoders.preprocessing import Preprocessing, as_prepared, read_pixels
 from msdscore.errors import RowError
 from msdscore.io.files import File, pixel_key

@@ -22,12 +22,13 @@ from msdscore.core.arrays import (
 from msdscore.core.embeddings import join, length, take
 from msdscore.encoders.base import (
     UNIT,
+    Capabilities,
     Embeddings,
     Encoder,
     encode_by_length,
     encode_in_batches,
+    overflow,
 )
-from msdscore.encoders.capabilities import Capabilities, overflow
 from msdscore.encoders.preprocessing import prepared_key
 from msdscore.errors import CaptionError, ConfigError, ImageError, RowError, shortened
 from msdscore.io.files import text_key

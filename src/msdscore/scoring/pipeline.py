@@ -32,8 +32,9 @@ from msdscore.encoders.base import (
     Embeddings,
     Encoder,
     TokenLayout,
+    capabilities,
+    overflow,
 )
-from msdscore.encoders.capabilities import capabilities, overflow
 from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Measurement, Sides

@@ -16,7 +16,7 @@ from msdscore.forms import references
 from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Form, Measurement
 from msdscore.forms.columns import COLUMNS, columns_shown, heading
 from msdscore.forms.registry import score_name
-from msdscore.text.language import caption_language
+from msdscore.text.captions import caption_language
 from msdscore.text.warnings import NOT_ENGLISH, withheld
 
 if TYPE_CHECKING:

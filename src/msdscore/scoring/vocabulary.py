@@ -20,8 +20,7 @@ from msdscore.core.evidence import Vocabulary
 from msdscore.core.mixture import Mixture, log_densities
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import COLOURS, NUMBERS, Word, stem
+from msdscore.text.words import COLOURS, NUMBERS, PERSONS, Word, stem
 
 Vectors = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]

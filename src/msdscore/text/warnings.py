@@ -7,8 +7,16 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from msdscore.text.captions import FORM_WARNINGS, form_warnings, tokens, trails_off
-from msdscore.text.language import ENGLISH, is_latin, is_plain_english, language_of
+from msdscore.text.captions import (
+    ENGLISH,
+    FORM_WARNINGS,
+    form_warnings,
+    is_latin,
+    is_plain_english,
+    language_of,
+    tokens,
+    trails_off,
+)
 from msdscore.text.normal import clean, invisible, loose_marks
 from msdscore.text.words import STOP_WORDS, WORD, Span, content_words, each_word, token_groups
 

@@ -16,10 +16,8 @@ from torch import Tensor
 
 from msdscore.core.evidence import Bank
 from msdscore.encoders.banks import read_bank, uncalibrated
-from msdscore.encoders.base import Encoder, Features, Prepared
-from msdscore.encoders.capabilities import Published, offers, preprocessing_of
-from msdscore.encoders.checkpoints import BANK, find_checkpoint, locate, looks_like_hub_name
-from msdscore.encoders.hashing import verify_files, verify_sums
+from msdscore.encoders.base import Encoder, Features, Prepared, Published, offers, preprocessing_of
+from msdscore.encoders.checkpoints import BANK, locate, looks_like_hub_name, verify_sums
 from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import MSDScoreError, WeightsError
@@ -40,6 +38,7 @@ from msdscore_torch.aligned.towers import (
 from msdscore_torch.backbone import Backbone, place
 from msdscore_torch.gpu.graphs import Recorded
 from msdscore_torch.gpu.launching import without_cudnn_attention
+from msdscore_torch.hub import find_checkpoint, verify_files
 from msdscore_torch.tensors import read_tensors, widened
 
 MODEL_TYPE = "msdscore-aligned"

@@ -14,7 +14,6 @@ from msdscore.core.arrays import Float, UInt8
 from msdscore.core.embeddings import PatchLayout
 from msdscore.encoders.base import Features, Prepared
 from msdscore.encoders.checkpoints import locate
-from msdscore.encoders.hashing import verify_files
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore_torch.aligned.lite2 import BASE, GRID, SIZE, Lite2, branch_maps, load_lite2, share_stages
 from msdscore_torch.aligned.minilm import base_file
@@ -22,6 +21,7 @@ from msdscore_torch.aligned.rows import RowNetworks
 from msdscore_torch.aligned.towers import ImageTowerSpec, TowerOptions, all_points
 from msdscore_torch.backbone import place
 from msdscore_torch.gpu.convolutions import serves
+from msdscore_torch.hub import verify_files
 from msdscore_torch.tensors import read_tensors, widened
 from msdscore_torch.vision.device import normalise, stack_levels
 

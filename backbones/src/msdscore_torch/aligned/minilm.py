@@ -13,10 +13,8 @@ from torch.nn import functional
 
 from msdscore.core.arrays import Bool, Float, Int
 from msdscore.encoders.base import Features
-from msdscore.encoders.checkpoints import locate
-from msdscore.encoders.hashing import verify_files, verify_sums
-from msdscore.encoders.tokens import TextSettings, join_windows, pack, tokenise_all, unpack_tokens
-from msdscore.encoders.wordpiece import WordPiece
+from msdscore.encoders.checkpoints import locate, verify_sums
+from msdscore.encoders.tokens import TextSettings, WordPiece, WordTokens, join_windows, pack, tokenise_all
 from msdscore.errors import WeightsError
 from msdscore_torch.aligned.towers import (
     TextTowerSpec,
@@ -28,7 +26,9 @@ from msdscore_torch.aligned.towers import (
 )
 from msdscore_torch.backbone import as_tensors, place
 from msdscore_torch.gpu.device import sent
+from msdscore_torch.hub import verify_files
 from msdscore_torch.tensors import read_tensors, widened
+from msdscore_torch.tokenizers import unpack_tokens
 
 PACKAGE = "package:msdscore_mini"
 
@@ -154,6 +154,7 @@ class MiniLMTexts:
         self._place = place(options.device, options.dtype, half=torch.bfloat16)
         self.device = self._place.device
         self.tokenizer = read_tokenizer()
+        self._words: dict[str, WordTokens] = {}  # those seen so far
         self._text_settings = TextSettings(CONTEXT, (CLS,), (SEP,), PAD, options.long_text, unknown=UNKNOWN)
         self.network = load_minilm(read_tensors(self.files)).eval().requires_grad_(False).to(self.device)
         self._sentences: dict[str, Tensor] = {}
@@ -190,7 +191,7 @@ class MiniLMTexts:
 
     @torch.no_grad()
     def _features(self, texts: Sequence[str]) -> tuple[Features, Float[Tensor, "texts 384"]]:
-        batch = as_tensors(pack(tokenise_all(self.tokenizer, texts), self._text_settings))
+        batch = as_tensors(pack(tokenise_all(self.tokenizer, texts, self._words), self._text_settings))
         attention = sent(batch.attention, self.device)
         with self._place.autocast():
             states = [state.float() for state in self.network(sent(batch.ids, self.device), attention)]

@@ -19,17 +19,18 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from msdscore.core.arrays import Bool, Float
-from msdscore.encoders import tokens
 from msdscore.encoders.base import Features, Prepared, TokenLayout
-from msdscore.encoders.checkpoints import Checkpoint, find_checkpoint, locate
-from msdscore.encoders.hashing import verify_files
-from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image, read_preprocessing
+from msdscore.encoders.checkpoints import Checkpoint, locate
+from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
+from msdscore.encoders.tokens import TextSettings, join_windows, pack
 from msdscore.errors import ConfigError, MSDScoreError, WeightsError, require, unknown_name
 from msdscore.text.words import content_tokens
 from msdscore_torch.backbone import Placement, as_tensors, place
-from msdscore_torch.checkpoints import load_model, load_tokenizer, preprocessor
+from msdscore_torch.checkpoints import load_model, load_tokenizer, preprocessor, read_preprocessing
 from msdscore_torch.gpu.device import sent
+from msdscore_torch.hub import find_checkpoint, verify_files
 from msdscore_torch.tensors import read_tensors
+from msdscore_torch.tokenizers import literal_backend, special_ids, tokenise_all, unpack_tokens
 from msdscore_torch.vision.device import patch_mask, stack_pixels
 
 IMAGE_KINDS = ("encoder", "transformers", "timm", "mini")
@@ -417,16 +418,16 @@ class TransformersTexts:
         model = model.get_encoder() if getattr(getattr(model, "config", None), "is_encoder_decoder", False) else model
         self._model = frozen(getattr(model, "text_model", model), self._place)
         tokenizer = load_tokenizer(checkpoint)
-        self._backend = tokens.literal_backend(tokenizer.backend_tokenizer)
-        prefix, suffix = tokens.special_ids(self._backend)
+        self._backend = literal_backend(tokenizer.backend_tokenizer)
+        prefix, suffix = special_ids(self._backend)
         pad = (suffix or prefix or (0,))[-1] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         context = spec.context or _context(self._model, tokenizer)
-        self._text_settings = tokens.TextSettings(context, prefix, suffix, pad, options.long_text)
+        self._text_settings = TextSettings(context, prefix, suffix, pad, options.long_text)
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Features:
         """The requested levels of every token."""
-        batch = as_tensors(tokens.pack(tokens.tokenise_all(self._backend, texts), self._text_settings))
+        batch = as_tensors(pack(tokenise_all(self._backend, texts), self._text_settings))
         ids, seen = batch.ids.to(self.device), batch.attention.to(self.device).long()
         if self._spec.kind == "embeddings":
             states = (self._model(ids),)
@@ -435,10 +436,10 @@ class TransformersTexts:
         mask = batch.mask.to(self.device)
 
         def points(levels: tuple[Level, ...]) -> Features:
-            return Features(tokens.unpack_tokens(take_levels(states, levels), batch).float(), mask)
+            return Features(unpack_tokens(take_levels(states, levels), batch).float(), mask)
 
         whole = points(self._spec.global_levels or self._spec.levels) if self._whole else None
-        pooled = tokens.join_windows(mean_state(states[-1], batch.attention.to(self.device)), batch.windows)
+        pooled = join_windows(mean_state(states[-1], batch.attention.to(self.device)), batch.windows)
         every = replace(points(self._spec.levels), pooled=pooled, layout=batch.layout, whole=whole)
         return keep_content(every, texts) if self._spec.words == "content" else every
 

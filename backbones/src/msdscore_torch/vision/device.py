@@ -19,7 +19,7 @@ from torch import Tensor
 
 from msdscore.core.arrays import Bool, Float, Int, UInt8
 from msdscore.encoders.base import PatchLayout, Prepared
-from msdscore.encoders.preprocessing import Preprocessing, View, mask_of
+from msdscore.encoders.preprocessing import Preprocessing, View
 from msdscore_torch.gpu.device import sent
 from msdscore_torch.vision.nvjpeg import NvJpeg
 
@@ -256,6 +256,19 @@ def stack_levels(images: Sequence[Prepared], steps: Preprocessing, device: torch
     return moved.permute(0, 3, 1, 2)
 
 
+def on_image(layout: PatchLayout) -> Bool[np.ndarray, " points"]:
+    """True for the patches that show some of the image and not only padding."""
+    left, top, right, bottom = layout.boxes.T
+    return (right > left) & (bottom > top)
+
+
 def patch_mask(layouts: Sequence[PatchLayout]) -> Bool[Tensor, "batch points"]:
-    """`mask_of` as a tensor."""
-    return torch.from_numpy(mask_of(layouts))
+    """The mask of a batch of images with the same or different numbers of patches, padded at the end."""
+    # Images of one size share their layout, so the mask is computed once for each layout.
+    distinct = {id(layout): layout for layout in layouts}
+    shown = {number: on_image(layout) for number, layout in distinct.items()}
+    mask = np.zeros((len(layouts), max(map(len, shown.values()))), dtype=bool)
+    for row, layout in zip(mask, layouts, strict=True):
+        real = shown[id(layout)]
+        row[: len(real)] = real
+    return torch.from_numpy(mask)

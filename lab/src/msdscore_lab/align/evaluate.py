@@ -8,7 +8,6 @@ from torch import Tensor
 
 from msdscore.core.arrays import Float, Int
 from msdscore.encoders.base import prepare_all
-from msdscore.encoders.hashing import verify_files
 from msdscore.errors import ImageError, InputError
 from msdscore.io.images import open_image
 from msdscore_lab.align.batches import Towers, chunks
@@ -17,6 +16,7 @@ from msdscore_lab.align.run.parts import open_towers, tune_towers
 from msdscore_lab.pairs import DataSource, Pairs, image_content, open_pairs
 from msdscore_torch.aligned.heads import AlignedHeads
 from msdscore_torch.backbone import place
+from msdscore_torch.hub import verify_files
 
 RANKS = (1, 5, 10)
 

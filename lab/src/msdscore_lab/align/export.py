@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from msdscore.encoders.checkpoints import BANK
-from msdscore.encoders.hashing import CHECKS, SUMS, write_sums
+from msdscore.encoders.checkpoints import BANK, CHECKS, SUMS, write_sums
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.files import write_bytes
 from msdscore.io.targets import refuse_existing

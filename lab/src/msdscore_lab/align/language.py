@@ -11,13 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from msdscore.core.arrays import Bool, Float, Int
-from msdscore.encoders.checkpoints import find_checkpoint, locate
-from msdscore.encoders.tokens import special_ids
+from msdscore.encoders.checkpoints import locate
 from msdscore.errors import WeightsError, require
 from msdscore_lab.align.recipe import LanguageSpec
 from msdscore_torch.aligned.towers import frozen
 from msdscore_torch.backbone import place
 from msdscore_torch.checkpoints import load_model, load_tokenizer
+from msdscore_torch.hub import find_checkpoint
+from msdscore_torch.tokenizers import special_ids
 
 _IGNORED = -100
 

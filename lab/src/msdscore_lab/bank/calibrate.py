@@ -31,8 +31,7 @@ from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import content_words, joined, segment, stem
+from msdscore.text.words import PERSONS, content_words, joined, segment, stem
 from msdscore_lab.bank.lengths import (
     Flags,
     Mentions,

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from msdscore.core.evidence import LENGTHS, WordCalibration, WordKind, length_class, length_weights
 from msdscore.intervals import Floats, Ints
-from msdscore.text.judged import PERSONS
-from msdscore.text.words import Word, each_word, segment, stem
+from msdscore.text.words import PERSONS, Word, each_word, segment, stem
 
 Flags = npt.NDArray[np.bool_]
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from msdscore.encoders.hashing import files_sha256
 from msdscore.errors import ConfigError, RunError
 from msdscore.io.runs import take_lock
 from msdscore_lab.align.aligner import Aligner, learning_rate, make_optimiser, moving_average
@@ -50,6 +49,7 @@ from msdscore_lab.align.run.parts import (
 from msdscore_lab.pairs import DataSource, Pairs, open_pairs
 from msdscore_torch.aligned.towers import plain
 from msdscore_torch.backbone import place
+from msdscore_torch.hub import files_sha256
 
 _DEFAULTS = TrainOptions()
 _SAVE_EVERY = 100  # minimum number of steps between checkpoints, unless set in the recipe

@@ -13,8 +13,7 @@ import numpy as np
 
 from msdscore.core.arrays import float64, to_numpy
 from msdscore.core.divergence import total
-from msdscore.encoders.base import Embeddings, Encoder
-from msdscore.encoders.capabilities import Published, offers
+from msdscore.encoders.base import Embeddings, Encoder, Published, offers
 from msdscore.errors import RowError
 from msdscore.intervals import Floats
 from msdscore.io.images import open_image

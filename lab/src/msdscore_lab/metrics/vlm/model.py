@@ -8,10 +8,11 @@ from PIL.Image import Image
 from torch import Tensor
 
 from msdscore.core.arrays import Float
-from msdscore.encoders.checkpoints import Checkpoint, find_checkpoint
+from msdscore.encoders.checkpoints import Checkpoint
 from msdscore.errors import WeightsError, require
 from msdscore_torch.backbone import Placement, place
 from msdscore_torch.checkpoints import load_model
+from msdscore_torch.hub import find_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
