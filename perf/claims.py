@@ -89,9 +89,9 @@ class Half:
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
             pictures = [change(self.image(name)) if change else self.image(name) for name in batch]
-            images = pipeline.embed_images(pipeline.decode(pictures)).require()
+            images = pipeline.embedder.images(pipeline.decode(pictures)).require()
             chosen = [number for name in batch for number in of_image[name]]
-            texts = pipeline.embed_texts([items[number][1] for number in chosen])
+            texts = pipeline.embedder.texts([items[number][1] for number in chosen])
             read = [row for row in range(len(chosen)) if row not in texts.errors]
             owner = [batch.index(items[chosen[row]][0]) for row in read]
             measured = pipeline.measure(images, texts, owner, read)

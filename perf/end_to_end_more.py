@@ -178,10 +178,10 @@ def timed(spent, work):
 
 STAGES = (
     (DecodingProcesses, "decode"),
-    (Pipeline, "embed_texts"),
-    (Pipeline, "embed_images"),
+    (Embedder, "texts"),
+    (Embedder, "images"),
     (Pipeline, "measure"),
-    (scoring_pipeline, "numbers"),
+    (scoring_pipeline, "numbers_of"),
     (Pipeline, "score"),
 )
 PARTS = {"curves": curves, "pixels": pixels, "large": large, "stages": stages, "workers": workers}

@@ -121,8 +121,8 @@ def many_threads(data: Data) -> None:
 
 def measure(data: Data) -> None:
     pipeline = data.scorer.pipeline
-    images = pipeline.embed_images(pipeline.decode(data.paths[:8])).require()
-    pipeline.measure(images, pipeline.embed_texts(data.captions[:8]).require(), range(8), range(8))
+    images = pipeline.embedder.images(pipeline.decode(data.paths[:8])).require()
+    pipeline.measure(images, pipeline.embedder.texts(data.captions[:8]).require(), range(8), range(8))
 
 
 def explain(data: Data) -> None:

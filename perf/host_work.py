@@ -75,9 +75,9 @@ def best(work, count, *, passes=PASSES):
 
 
 def texts(pipeline, captions):
-    """Measure `embed_texts` on new captions."""
+    """Measure `Embedder.texts` on new captions."""
     parts = [captions[first : first + SIZE] for first in range(0, len(captions), SIZE)]
-    return best(lambda number: pipeline.embed_texts(parts[number]), SIZE)
+    return best(lambda number: pipeline.embedder.texts(parts[number]), SIZE)
 
 
 def punctuated_captions(seed):
@@ -93,7 +93,7 @@ def punctuated_captions(seed):
 
 def worst(pipeline, captions):
     """Measure the search for the least supported words of a batch."""
-    texts = pipeline.embed_texts(captions[:SIZE])
+    texts = pipeline.embedder.texts(captions[:SIZE])
     layouts = [texts.vectors.layout[row] for row in texts.rows]
     terms = torch.rand(SIZE, max(len(layout.spans) for layout in layouts), generator=torch.Generator().manual_seed(0))
     none = torch.zeros(SIZE, 1)
@@ -102,11 +102,11 @@ def worst(pipeline, captions):
 
 
 def images(pipeline):
-    """Measure `embed_images` of one batch."""
+    """Measure `Embedder.images` of one batch."""
     view = view_of(pipeline.encoder.preprocessing, (640, 480))
     # As Pillow decodes them: row-major, with the channels innermost.
     decoded = [Decoded(Prepared(np.zeros((16, 16, 3), np.uint8).transpose(2, 0, 1), view)) for _ in range(SIZE)]
-    return best(lambda number: pipeline.embed_images(decoded), SIZE)
+    return best(lambda number: pipeline.embedder.images(decoded), SIZE)
 
 
 def constant_scores(pipeline, batches, *, worst=0):

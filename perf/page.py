@@ -118,7 +118,7 @@ def measure_edits(encoder: str, edits: int) -> None:
     scorer.score(SAMPLE, caption(0))
     started = time.perf_counter()
     for number in range(edits):
-        scorer.pipeline.embed_texts([caption(number)])
+        scorer.pipeline.embedder.texts([caption(number)])
     encode = 1000 * (time.perf_counter() - started) / edits
     with service("--encoder", encoder) as (port, _), httpx.Client(timeout=60) as client:
         client.base_url = httpx.URL(f"http://127.0.0.1:{port}/")

@@ -63,7 +63,7 @@ class Cosine(Pipeline):
     def launch(self, decoded, captions, owner, *, worst=0, references=()):
         from msdscore_torch.gpu.device import fetching, sent
 
-        images, texts = self.embed_images(decoded), self.embed_texts(captions)
+        images, texts = self.embedder.images(decoded), self.embedder.texts(captions)
         sides = (images, owner), (texts, range(len(owner)))
         first, second = (sent(torch.tensor([side.row(item) for item in of]), self.encoder.device) for side, of in sides)
         fetch = fetching((images.vectors.pooled[first] * texts.vectors.pooled[second]).sum(dim=1))

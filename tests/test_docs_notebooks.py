@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from msdscore import Scorer
-from msdscore.forms.columns import COLUMNS
+from msdscore.forms.registry import COLUMNS
 
 pytestmark = pytest.mark.slow
 

@@ -194,11 +194,11 @@ def test_vectors_that_overflow_on_a_gpu_are_an_error_and_not_cached(tmp_path):
     cached = CachedEncoder(encoder, CacheSettings(folder=str(tmp_path)))
     for _ in range(2):
         with pytest.raises(ConfigError, match="overflows"):
-            Pipeline(cached).embed_texts(["a huge square"])
-    assert len(Pipeline(cached).embed_texts(["a red square"])) == 1
+            Pipeline(cached).embedder.texts(["a huge square"])
+    assert len(Pipeline(cached).embedder.texts(["a red square"])) == 1
     assert encoder.captions == ["a huge square"] * 2 + ["a red square"]
     with pytest.raises(ConfigError, match="overflows"):
-        Pipeline(encoder).embed_texts(["a huge square"])
+        Pipeline(encoder).embedder.texts(["a huge square"])
 
 
 def test_equal_pixels_of_images_of_other_sizes_are_two_items():
@@ -310,7 +310,7 @@ def test_files_are_identified_by_content(tmp_path):
     for number in (1, 2):
         make_image(number).save(path)
         same(
-            pipeline.embed_images(pipeline.decode([path])).vectors,
+            pipeline.embedder.images(pipeline.decode([path])).vectors,
             prepare_and_encode(load_encoder("toy"), [make_image(number)]),
         )
     small = Pipeline(pipeline.encoder, limits=ImageLimits(max_pixels=9))

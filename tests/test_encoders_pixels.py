@@ -89,7 +89,7 @@ def test_reduced_images_have_close_scores_and_original_boxes(clip, tmp_path, how
     whole, reduced = (Pipeline(load_encoder(clip, device="cpu", jpeg=jpeg)) for jpeg in ("full", how))
     assert f",jpeg:{how}," in reduced.signature
     assert "jpeg" not in whole.signature
-    before, after = (pipeline.embed_images(pipeline.decode([path])).vectors for pipeline in (whole, reduced))
+    before, after = (pipeline.embedder.images(pipeline.decode([path])).vectors for pipeline in (whole, reduced))
     assert drawn[1][0].height == 60 * side  # 32 are needed
     assert after.layout[0].size == (640, 480)
     np.testing.assert_allclose(after.layout[0].boxes, before.layout[0].boxes)
@@ -295,7 +295,7 @@ def test_device_decoded_files_are_cached(clip, files, tmp_path):
     encoder = load_encoder(clip, device="cpu", jpeg="device")
     kept = CacheSettings(folder=str(tmp_path / "cache"))
     pipelines = [Pipeline(CachedEncoder(encoder, kept)) for _ in range(2)]
-    first, second = (one.embed_images(one.decode(files[:3])).vectors for one in pipelines)
+    first, second = (one.embedder.images(one.decode(files[:3])).vectors for one in pipelines)
     assert torch.equal(first.points, second.points)
     assert pipelines[1].cache_use.images_made == 0
 

@@ -351,8 +351,8 @@ def test_caption_in_another_language_has_no_match_and_no_reward(monkeypatch):
     form = Scorer("toy").form
     assert guard_reward(0.4, "eine Katze", 1.0, ["not English"]) == (None, ())
     pipeline = Scorer("toy").pipeline
-    images = pipeline.embed_images(pipeline.decode([Image.new("RGB", (64, 64), "red")]))
-    measured = pipeline.measure(images, pipeline.embed_texts(["a red square"] * 2), [0, 0], [0, 1])
+    images = pipeline.embedder.images(pipeline.decode([Image.new("RGB", (64, 64), "red")]))
+    measured = pipeline.measure(images, pipeline.embedder.texts(["a red square"] * 2), [0, 0], [0, 1])
     measured = replace(measured, tokens=(measured.tokens[0], replace(measured.tokens[1], warnings=("not English",))))
     known = {**form.numbers(measured), "match": np.array([0.9, 0.9]), "invented": np.array([0.1, 0.1])}
     monkeypatch.setattr(type(form), "numbers", lambda self, measured: known)

@@ -19,7 +19,7 @@ from PIL import Image
 from counting import Counted, CountingEncoder
 from msdscore import Paper, Scorer
 from msdscore.errors import ConfigError, RunError
-from msdscore.forms.columns import added
+from msdscore.forms.registry import added
 from msdscore.io.tables import write_table
 from msdscore.rows.files import Row, open_rows
 from msdscore.rows.formats import open_records

@@ -22,8 +22,8 @@ import pytest
 from counting import Counted
 from msdscore import Scorer
 from msdscore.errors import ConfigError, ImageError, InputError, MissingExtraError, RunError, UnknownNameError
-from msdscore.forms.columns import added
 from msdscore.forms.paper import Paper
+from msdscore.forms.registry import added
 from msdscore.io import stores
 from msdscore.io.files import base_name
 from msdscore.io.runs import take_folder

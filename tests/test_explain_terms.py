@@ -184,8 +184,8 @@ def test_influence_predicts_the_effect_of_dropping_a_patch(scorer):
     # One patch at a time, with a new fit.
     exact = Scorer(scorer.encoder, scorer.form.changed(gate="support"))
     pipeline = exact.pipeline
-    images = pipeline.embed_images(pipeline.decode([two_coloured("green", "red")]))
-    texts = pipeline.embed_texts(["green and blue in the middle"])
+    images = pipeline.embedder.images(pipeline.decode([two_coloured("green", "red")]))
+    texts = pipeline.embedder.texts(["green and blue in the middle"])
     measured = pipeline.measure(images, texts, [0], [0])
     expected = projections.influence(terms_of(exact.form, images, texts, measured)[0])[0]
     rises = []

@@ -16,7 +16,7 @@ from msdscore import Paper, Scorer, register_form
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms import registry
 from msdscore.forms.base import Form
-from msdscore.forms.columns import COLUMNS, columns_logged, columns_shown, number_columns
+from msdscore.forms.registry import COLUMNS, columns_logged, columns_shown, number_columns
 
 FOREIGN = '''
     """Nearest patches: the mean over the tokens of the cosine with the nearest patch."""

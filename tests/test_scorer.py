@@ -29,7 +29,7 @@ from msdscore import (
     save_bank,
 )
 from msdscore.encoders.base import TokenLayout
-from msdscore.forms.columns import added
+from msdscore.forms.registry import added
 from msdscore.rows.rules import ColumnNames
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.rows import Batch

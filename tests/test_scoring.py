@@ -15,7 +15,7 @@ import reference
 from msdscore import Paper, Scorer, load_encoder
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
-from msdscore.forms.columns import added
+from msdscore.forms.registry import added
 from msdscore.scoring.embedder import BatchSizes
 from tiny_clip import make_tiny_clip
 
@@ -29,8 +29,8 @@ def tiny_clip():
 
 def measure(scorer, images, captions, owner):
     pipeline = scorer.pipeline
-    embedded = pipeline.embed_images(pipeline.decode(images)).require()
-    return pipeline.measure(embedded, pipeline.embed_texts(captions).require(), owner, range(len(captions)))
+    embedded = pipeline.embedder.images(pipeline.decode(images)).require()
+    return pipeline.measure(embedded, pipeline.embedder.texts(captions).require(), owner, range(len(captions)))
 
 
 def make_image(seed=0, size=(60, 40)):

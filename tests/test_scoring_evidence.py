@@ -325,8 +325,8 @@ def test_negative_similarity_is_not_raised_by_negation(bank):
     encoder, made = bank
     scorer = Scorer(encoder, bank=made)
     form, pipeline = scorer.form, scorer.pipeline
-    images = pipeline.embed_images(pipeline.decode([make_image()]))
-    measured = pipeline.measure(images, pipeline.embed_texts(["no red square"]), [0], [0])
+    images = pipeline.embedder.images(pipeline.decode([make_image()]))
+    measured = pipeline.measure(images, pipeline.embedder.texts(["no red square"]), [0], [0])
     for similarity, expected in ((0.4, 0.4), (-0.4, 0.0)):
         numbers = form.numbers(replace(measured, similarity=torch.tensor([similarity])))
         assert numbers["negation"].item() == pytest.approx(expected)

@@ -14,7 +14,6 @@ from msdscore.core.evidence import (
     Match,
     WordCalibration,
     WordKind,
-    by_length,
     length_class,
     length_weights,
 )
@@ -97,7 +96,6 @@ def test_p_values_rise_with_the_evidence_and_change_little_between_lengths():
         for values in words.judge(evidence, np.zeros(200, dtype=np.int64), np.full(200, float(count))):
             assert (np.diff(values) >= 0).all()
     assert length_weights(np.arange(1.0, 50.0)).sum(axis=1) == pytest.approx(1.0)
-    assert by_length(np.array([4.0, 5.0]), lambda number, chosen: np.full(chosen.sum(), 0.5)) == pytest.approx(0.5)
 
 
 def test_match_of_short_captions_has_its_own_scale():

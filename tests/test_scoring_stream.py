@@ -132,7 +132,7 @@ def test_encoders_run_in_the_launching_thread_and_waiting_outside(monkeypatch):
     with pytest.raises(ConfigError, match="refused"):
         pipeline.score(green, ["a green square"], [0])
     assert backends.cudnn_sdp_enabled()
-    pipeline.embed_texts(["a red square"]), pipeline.embed_images(red)
+    pipeline.embedder.texts(["a red square"]), pipeline.embedder.images(red)
     assert encoder.places[2:] == [(True, False)] * 4
 
 
@@ -184,10 +184,10 @@ def test_batch_size_is_halved_permanently_on_out_of_memory():
     pipeline = Pipeline(encoder)
     assert pipeline.batch_size == BATCH_SIZES[False]
     decoded = pipeline.decode([Image.new("RGB", (32, 32), name) for name in COLOURS])
-    assert len(pipeline.embed_images(decoded)) == 7
+    assert len(pipeline.embedder.images(decoded)) == 7
     assert encoder.images == [3, 3, 1]
     assert pipeline.batch_size == 3
-    pipeline.embed_images(decoded)
+    pipeline.embedder.images(decoded)
     assert encoder.images == [3, 3, 1] * 2
 
 
@@ -242,8 +242,8 @@ def test_out_of_memory_for_one_item_is_raised():
 
 
 def named(texts):
-    """Return texts by their keys in a memory."""
-    return {text: text for text in texts}
+    """Return keys and items of a memory."""
+    return texts, texts
 
 
 def test_text_cache_returns_identical_vectors_and_evicts_the_oldest():
@@ -256,16 +256,16 @@ def test_text_cache_returns_identical_vectors_and_evicts_the_oldest():
     first, second = ["a red square", "two"], ["a red square", "three blue circles on a line", "two"]
     one = toy.encode_texts(first)
     memory = VectorMemory(limit=2 * (one.nbytes + 2 * OBJECTS))
-    memory.recall(named(first), encode)
-    found, whole = memory.recall(named(second), encode), toy.encode_texts(second)
+    memory.recall(*named(first), encode)
+    found, whole = memory.recall(*named(second), encode), toy.encode_texts(second)
     assert asked == [first, second[1:2]]
     assert np.array_equal(found.mask, whole.mask)
     assert np.array_equal(found.points, whole.points)
     assert np.array_equal(found.pooled, whole.pooled)
     assert found.layout == whole.layout
     for number in range(5):
-        memory.recall(named([f"ball {number}"]), encode)
-    memory.recall(named(["ball 4", "two"]), encode)
+        memory.recall(*named([f"ball {number}"]), encode)
+    memory.recall(*named(["ball 4", "two"]), encode)
     assert asked[-1] == ["two"]
 
 

@@ -55,7 +55,7 @@ def pipeline():
 @pytest.mark.parametrize("kind", MIXTURES.values())
 def test_responsibilities_are_those_of_the_last_em_step(pipeline, kind):
     """Another M-step must reproduce the means, because EM has converged."""
-    texts = pipeline.embed_texts(["a red square and a blue ball", "a green dog"])
+    texts = pipeline.embedder.texts(["a red square and a blue ball", "a green dog"])
     config = with_mixture(pipeline.form, kind, iterations=60)
     shares, mask = text_responsibilities(texts, config)
     assert shares.shape[1] == 2

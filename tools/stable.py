@@ -14,8 +14,7 @@ from typing import Any
 import msdscore
 from msdscore import ScorerSpec
 from msdscore.cli.app import app
-from msdscore.forms.columns import COLUMNS
-from msdscore.forms.registry import find_form
+from msdscore.forms.registry import COLUMNS, find_form
 from msdscore_serve.app import create_app
 from msdscore_serve.settings import ServeSettings
 

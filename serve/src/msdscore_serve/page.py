@@ -19,7 +19,7 @@ from msdscore.explain.explanation import Explanation, Explanations, findings
 from msdscore.explain.look import DARK, css, legend_of, page_colours, spans, waterfall, word_limit
 from msdscore.explain.maps import TITLES, Map, maps_of
 from msdscore.forms.base import Form, Role
-from msdscore.forms.columns import COLUMNS, lower_is_better, number_columns
+from msdscore.forms.registry import COLUMNS, lower_is_better, number_columns
 from msdscore.rows.rules import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.text.warnings import WITHHOLDING

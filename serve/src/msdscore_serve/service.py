@@ -279,7 +279,7 @@ class Service:
         """Return explanations of the readable captions and the errors of the others by index, or the image's error."""
         try:
             image, embedded = self._embedded(item)
-            errors = self._pipeline.embed_texts(job.captions).errors
+            errors = self._pipeline.embedder.texts(job.captions).errors
             good = [caption for number, caption in enumerate(job.captions) if number not in errors]
             sets = [good] if job.together and good else [[caption] for caption in good]
             explained = [

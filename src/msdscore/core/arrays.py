@@ -137,15 +137,6 @@ def launched(device: Device, section: Callable[[], Result]) -> Result:
     return torch_part("gpu.launching").launcher(device).run(section) if is_gpu(device) else section()
 
 
-def completed(device: Device, section: Callable[[], Callable[[], Result]]) -> Result:
-    """Return the result of the function that a section returns; only that function may wait for the device.
-
-    >>> completed("cpu", lambda: lambda: 1)
-    1
-    """
-    return torch_part("gpu.launching").launcher(device).complete(section) if is_gpu(device) else section()()
-
-
 def is_launching() -> bool:
     """Whether this is the launching thread of a GPU, in which nothing may wait for the device."""
     module: Any = sys.modules.get("msdscore_torch.gpu.launching")
@@ -167,9 +158,9 @@ def from_numpy(values: npt.NDArray[Any], like: Array) -> Array:
     >>> from_numpy(np.array([1, 2]), like=np.zeros(3)).tolist()
     [1, 2]
     """
-    if isinstance(like, np.ndarray) or is_torch(like):
-        return on_device(values, device_of(like))
-    return namespace(like).asarray(values, device=device_of(like))
+    if isinstance(like, np.ndarray):
+        return values
+    return on_device(values, like.device) if is_torch(like) else namespace(like).asarray(values, device=device_of(like))
 
 
 def integers(values: Sequence[int] | npt.NDArray[np.int64], like: Array) -> Int[Array, " values"]:
@@ -183,12 +174,8 @@ def accumulation_dtype(array: Array) -> Any:
     >>> accumulation_dtype(np.zeros(1, dtype=np.float16)) == np.float32
     True
     """
-    return namespace(array).float32 if is_half(array) else array.dtype
-
-
-def is_half(array: Array) -> bool:
-    """Whether an array has half precision, which the standard does not define."""
-    return getattr(array.dtype, "itemsize", 4) == 2
+    is_half = getattr(array.dtype, "itemsize", 4) == 2  # the standard does not define half precision
+    return namespace(array).float32 if is_half else array.dtype
 
 
 def astype(array: Array, dtype: Any) -> Array:

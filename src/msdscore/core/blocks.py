@@ -72,7 +72,8 @@ def map_blocks(
     On a CPU large blocks are divided among threads, each of which computes its items alone: a library that splits one
     product over threads adds in an order that depends on the numbers of threads and items.
     """
-    parts = blocks(sizes, item_bytes, _room(like))
+    room = torch_part("gpu.device").memory_share(like.device) if is_gpu(device_of(like)) else BLOCK_BYTES
+    parts = blocks(sizes, item_bytes, room)
     if not (is_torch(like) and on_cpu(like)):
         return in_order([function(part) for part in parts])
     device = torch_part("gpu.device")
@@ -102,11 +103,6 @@ def blocks(sizes: Indices, item_bytes: Callable[[int], int], room: int) -> Itera
         for start in range(0, len(items), most):
             part = items[start : start + most]
             yield Block(part, width, whole=len(part) == len(sizes))
-
-
-def _room(like: Array) -> int:
-    room: int = torch_part("gpu.device").memory_share(like.device) if is_gpu(device_of(like)) else BLOCK_BYTES
-    return room
 
 
 def in_order(results: Sequence[Rows]) -> tuple[Array, ...]:

@@ -103,7 +103,9 @@ class Embeddings:
 
 
 def take(batch: Embeddings, index: Sequence[int]) -> Embeddings:
-    """Select items of a batch, in the order of `index`."""
+    """Select items of a batch, in the order of `index`; the batch itself if these are all of its items in order."""
+    if list(index) == list(range(len(batch))):
+        return batch
     rows = integers(index, like=batch.mask)
     return Embeddings(
         take_rows(batch.points, rows),

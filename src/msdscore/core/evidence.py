@@ -23,7 +23,7 @@ share of false words, is not. Words that cannot be judged, and words that the ca
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,6 @@ from msdscore.core.mixture import Mixture
 from msdscore.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 WordTerms = Float[Array, "pairs words"]
 WordNumbers = Float[np.ndarray, "*words"]  # on the host
 WordKinds = Int[np.ndarray, "*words"]  # indices of kinds
@@ -64,29 +63,14 @@ def length_class(words: int) -> int:
     return sum(words >= limit for limit in _LIMITS)
 
 
-def by_length(counts: Floats, value: Callable[[int, Flags], Floats]) -> Floats:
-    """Interpolate values between classes; `value(number, chosen)` are those of a class for the chosen entries.
-
-    >>> by_length(np.array([1.0, 2.0, 7.0 ** 0.5, 99.0]), lambda number, chosen: np.full(chosen.sum(), float(number)))
-    array([0. , 1. , 1.5, 4. ])
-    """
-    at = np.interp(np.log(np.maximum(counts, 1)), np.log(LENGTHS), np.arange(len(LENGTHS)))
-    result = np.zeros(counts.shape)
-    for number in range(len(LENGTHS)):
-        share = np.maximum(1 - np.abs(at - number), 0)
-        chosen = share > 0
-        result[chosen] += share[chosen] * value(number, chosen)
-    return result
-
-
 def length_weights(counts: Floats) -> Floats:
-    """Return the weights of the classes, lengths by classes; rows add up to 1.
+    """Return the weights of the classes for numbers of content words, along a further axis; they add up to 1.
 
     >>> length_weights(np.array([1.0, 99.0])).tolist()
     [[1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]
     """
     at = np.interp(np.log(np.maximum(counts, 1)), np.log(LENGTHS), np.arange(len(LENGTHS)))
-    return np.maximum(1 - np.abs(at[:, None] - np.arange(len(LENGTHS))), 0)
+    return np.maximum(1 - np.abs(at[..., None] - np.arange(len(LENGTHS))), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,20 +150,14 @@ class WordCalibration:
         """
         levels = self.lengths or (self.kinds,) * len(LENGTHS)
         p_values, odds = np.zeros(evidence.shape), np.zeros(evidence.shape)
+        weights = length_weights(counts)
         for number in sorted(set(kind.ravel().tolist())):
-            here = kind == number
-            values = evidence[here]
-
-            def rank(length: int, chosen: Flags, number: int = number, values: Floats = values) -> Floats:
-                quantiles = levels[length][number].quantiles
-                return np.interp(values[chosen], quantiles, np.linspace(0, 1, len(quantiles)))
-
-            def log_odds(length: int, chosen: Flags, number: int = number, values: Floats = values) -> Floats:
-                level = levels[length][number]
-                return level.slope * values[chosen] + level.intercept
-
-            p_values[here] = by_length(counts[here], rank)
-            odds[here] = by_length(counts[here], log_odds)
+            for length, level in enumerate(levels):
+                chosen = (kind == number) & (weights[..., length] > 0)
+                share, values, own = weights[chosen, length], evidence[chosen], level[number]
+                ranks = np.interp(values, own.quantiles, np.linspace(0, 1, len(own.quantiles)))
+                p_values[chosen] += share * ranks
+                odds[chosen] += share * (own.slope * values + own.intercept)
         return p_values, 1 / (1 + np.exp(-odds) * (1 - PRIOR) / PRIOR)
 
     def probabilities(self, evidence: WordNumbers, kind: WordKinds) -> WordNumbers:

@@ -142,7 +142,7 @@ def explain_pairs(
     for start in range(0, len(captions), pipeline.batch_size):
         chosen = slice(start, start + pipeline.batch_size)
         decoded = pipeline.decode(images[chosen], keep=True)
-        embedded = pipeline.embed_images(decoded)
+        embedded = pipeline.embedder.images(decoded)
         for number, (item, caption) in enumerate(zip(decoded, captions[chosen], strict=True)):
             if number in embedded.errors or isinstance(item, RowError):
                 yield embedded.errors[number]
@@ -159,7 +159,7 @@ def explain_pairs(
 def embed_image(pipeline: Pipeline, image: ImageSource) -> tuple[Image, Embedded]:
     """Return an image in full size and its embedding."""
     (decoded,) = pipeline.decode([image], keep=True)
-    embedded = pipeline.embed_images([decoded]).require()
+    embedded = pipeline.embedder.images([decoded]).require()
     return image_of(decoded), embedded
 
 
@@ -188,7 +188,7 @@ def explain_embedded(
     namer = _namer_of(pipeline)
     # A caption is read once, for the image and for the references.
     pipeline = pipeline if references is None else pipeline.remembering_texts()
-    texts = pipeline.embed_texts(captions).require()
+    texts = pipeline.embedder.texts(captions).require()
     measured, form = pipeline.measure(images, texts, [0] * len(captions), range(len(captions))), pipeline.form
     rows = numbers_of(measured, form)
     compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))

@@ -9,12 +9,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.arrays import Array, Bool, Float, Int, fetching, integers, take_rows
+from msdscore.core.arrays import Array, Bool, Float, Int, fetching, take_rows
 from msdscore.core.divergence import Fit, fit_all, total
 from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import ZERO, Bank
@@ -80,20 +81,6 @@ class Sides:
     image_of: Int[Array, " pairs"]
     text_of: Int[Array, " pairs"]
     fit: Fit = fit_all
-
-    @classmethod
-    def of(
-        cls,
-        images: Embeddings,
-        texts: Embeddings,
-        rows: tuple[Sequence[int], Sequence[int]],
-        captions: Sequence[str],
-        *,
-        fit: Fit = fit_all,
-    ) -> "Sides":
-        """Build the sides from the rows of every pair."""
-        image_of, text_of = (integers(own, like=images.mask) for own in rows)
-        return cls(images, texts, rows, captions, image_of, text_of, fit)
 
     @property
     def layouts(self) -> tuple[TokenLayout, ...]:
@@ -382,6 +369,7 @@ class Form(ABC):
         )
 
 
+@lru_cache(maxsize=64)
 def match_settings(form: Form) -> str:
     """Return the settings that determine the scale of a score, in one line: a `Match` is valid for them only."""
     return "|".join(f"{name}:{value}" for name, value in form.facts().items() if name != "xi")

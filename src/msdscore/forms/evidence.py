@@ -83,20 +83,16 @@ class WordMeasurement:
         return replace(self, evidence=tensors[0], familiarity=tensors[1] if len(tensors) > 1 else None)
 
     @property
-    def sides(self) -> tuple[WordTerms, WordTerms, WordTerms]:
-        """The margin of each word, its log-odds, and the log-odds from which it adds no penalty.
+    def terms(self) -> tuple[WordTerms, WordTerms, WordTerms]:
+        """Terms that add up to precision, to information and to the penalty.
 
-        The log-odds are those of a true word of its kind against a likely absent one, with an even prior.
+        They are computed from the margin of each word, its log-odds, and the log-odds from which it adds no penalty;
+        the log-odds are those of a true word of its kind against a likely absent one, with an even prior.
         """
         values = float64(self.evidence)
         names = ("zero", "slope", "intercept", "settled")
         zero, slope, intercept, settled = (self.calibration.of_kinds(name, self.kinds) for name in names)
-        return values - zero, slope * values + intercept, settled
-
-    @property
-    def terms(self) -> tuple[WordTerms, WordTerms, WordTerms]:
-        """Terms that add up to precision, to information and to the penalty."""
-        margin, odds, settled = self.sides
+        margin, odds = values - zero, slope * values + intercept
         return (
             evidence.precision_terms(margin, self.weights),
             evidence.information_terms(margin, self.weights, spread=self.calibration.spread),
@@ -124,7 +120,7 @@ class WordMeasurement:
         unshown = self.unshown[pair]
         return sorted((p_value, number, true) for p_value, true, number in rows if number not in unshown)
 
-    @property
+    @cached_property
     def counts(self) -> Floats:
         """The number of distinct content words of every caption."""
         return np.array([float(len({word.stem for word in words if word.content})) for words in self.spoken])

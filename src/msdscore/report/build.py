@@ -16,7 +16,7 @@ from msdscore.explain.html import data_uri, legend_html, whole_page, words_html
 from msdscore.explain.look import remarks
 from msdscore.explain.maps import maps_of, overlay, thumbnail
 from msdscore.forms.base import Role
-from msdscore.forms.columns import COLUMNS, lower_is_better
+from msdscore.forms.registry import COLUMNS, lower_is_better
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.targets import check_target, put

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from msdscore.core.evidence import VERDICT_AT, VERDICTS, verdict
 from msdscore.errors import InputError
 from msdscore.forms.base import Form
-from msdscore.forms.columns import COLUMNS, added, columns_logged, lower_is_better, number_columns
-from msdscore.forms.registry import form_of, forms
+from msdscore.forms.registry import COLUMNS, added, columns_logged, form_of, forms, lower_is_better, number_columns
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore.io.files import base_name
 from msdscore.rows.files import open_rows

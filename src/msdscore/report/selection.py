@@ -8,7 +8,7 @@ import numpy as np
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.maps import thumbnail
-from msdscore.forms.columns import lower_is_better
+from msdscore.forms.registry import lower_is_better
 from msdscore.io.images import open_image
 from msdscore.report.results import rows_with_images
 from msdscore.select.rule import BINS, Histogram, Rule

@@ -13,8 +13,8 @@ import numpy as np
 from msdscore.core.evidence import VERDICT_AT, verdict
 from msdscore.forms import references
 from msdscore.forms.base import Form
-from msdscore.forms.columns import COLUMNS, number_columns
-from msdscore.forms.columns import added as added_columns
+from msdscore.forms.registry import COLUMNS, number_columns
+from msdscore.forms.registry import added as added_columns
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import TarImage, fingerprint, size_and_time
 from msdscore.io.runs import Run

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from msdscore.forms import references
-from msdscore.forms.columns import COLUMNS
-from msdscore.forms.columns import added as added_columns
+from msdscore.forms.registry import COLUMNS
+from msdscore.forms.registry import added as added_columns
 from msdscore.io.files import replacing
 from msdscore.io.runs import Summary, finished_run, record_run
 from msdscore.io.tables import json_line, write_json

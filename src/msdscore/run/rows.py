@@ -9,8 +9,8 @@ from typing import Any
 from msdscore.core.evidence import limits_text
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, RunError, missing_extra
-from msdscore.forms.columns import COLUMNS
 from msdscore.forms.references import signed
+from msdscore.forms.registry import COLUMNS
 from msdscore.io.arrow import HAS_ARROW, pa
 from msdscore.io.images import ImageLimits
 from msdscore.io.runs import Summary, discard, drop_parts, open_run, run_notes

@@ -14,7 +14,7 @@ from msdscore.core.arrays import is_gpu, torch_part
 from msdscore.core.evidence import VERDICT_AT
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
-from msdscore.forms.columns import COLUMNS
+from msdscore.forms.registry import COLUMNS
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import image_tables, is_address

@@ -75,7 +75,7 @@ class Decoder:
         """
         items, read = list(sources), partial(self._read, keep=keep)
         decoded = list(map(read, items) if pool is None else pool.map(read, items))
-        return decoded if self._is_cached else self.decode_on_device(items, decoded)
+        return self.decode_on_device(items, decoded) if self.can.cache is None else decoded
 
     def decode_on_device(
         self, sources: Sequence[ImageSource], decoded: Sequence[Decoded | RowError]
@@ -119,24 +119,20 @@ class Decoder:
         started: DecodingProcesses = images.start(self.processes, prepare, steps, self.limits, otherwise)
         return started
 
-    @property
-    def _is_cached(self) -> bool:
-        """Whether a cache on disk looks files up by their bytes."""
-        return self.can.cache is not None
-
     def _read(self, source: ImageSource, *, keep: bool) -> Decoded | RowError:
         name = source_name(source)
         try:
             if isinstance(source, File):
                 source = read_source(source, limits=self.limits)
-            is_file = self._is_cached and isinstance(source, bytes)
-            prepare: Callable[..., Prepared] = self._prepare_file if is_file else self._prepare
+            is_file = isinstance(source, bytes)
+            # A cache on disk looks files up by their bytes.
+            prepare: Callable[..., Prepared] = self._prepare_file if is_file and self.can.cache else self._prepare
             # A full hash of the pixels costs as much as decoding: only drawn starts need it.
             if not (keep or self.keyed):
                 return Decoded(prepare(source, name=name))
             image = open_image(source, limits=self.limits, name=name)
             # A reduced image is decoded again, so that its numbers do not depend on `keep`.
-            prepared = prepare(source if isinstance(source, bytes) else image, name=name)
+            prepared = prepare(source if is_file else image, name=name)
             return Decoded(prepared, pixel_key(image) if self.keyed else 0, image if keep else None)
         except RowError as error:
             return error

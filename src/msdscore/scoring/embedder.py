@@ -11,7 +11,6 @@ import numpy as np
 from msdscore.core.arrays import (
     Array,
     Bool,
-    Float,
     is_gpu,
     is_launching,
     launched,
@@ -25,6 +24,7 @@ from msdscore.encoders.base import (
     Capabilities,
     Embeddings,
     Encoder,
+    Prepared,
     encode_by_length,
     encode_in_batches,
     overflow,
@@ -35,8 +35,6 @@ from msdscore.io.files import text_key
 from msdscore.scoring.decoder import Decoded
 
 Item = TypeVar("Item")
-# The batch, the row of every item, and the errors of the items without a row.
-EncodedItems = tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]
 # Images per batch on a CPU and on a GPU: enough to fill it; halved when its memory runs out.
 BATCH_SIZES = (32, 256)
 # Texts per batch: texts of similar length together, so that little is padded; for a GPU larger batches, since each one
@@ -124,31 +122,33 @@ class VectorMemory:
         self._lock = Lock()
         self.encoded = 0  # items that were not known
 
-    def recall(self, items: Mapping[str, Item], encode: Callable[[Sequence[Item]], Embeddings]) -> Embeddings:
-        """Return the vectors of distinct items, in order; those with unknown keys are passed to `encode`.
+    def recall(
+        self, keys: Iterable[str], items: Sequence[Item], encode: Callable[[Sequence[Item]], Embeddings]
+    ) -> Embeddings:
+        """Return the vectors of items, of which some may have equal keys; those with unknown keys are encoded once.
 
         `encode` is called without the lock, since it may wait for another thread that is in this method: threads that
         meet here with the same unknown item both encode it.
         """
-        parts: dict[int, dict[str, int]] = {}
+        listed, parts = list(keys), dict[int, dict[str, int]]()
         with self._lock:
-            for key in items:
+            for key in listed:
                 if key in self._position:
                     number, row = self._position[key]
                     parts.setdefault(number, {})[key] = row
-            known = [(self._batches[number][0], rows) for number, rows in parts.items()]
+            recalled = [(self._batches[number][0], rows) for number, rows in parts.items()]
             for number in parts:
                 self._batches.move_to_end(number)
-        order = [key for _, rows in known for key in rows]
+        order = [key for _, rows in recalled for key in rows]
         found = set(order)
-        missing = tuple(key for key in items if key not in found)
-        batches = [_in_order(batch, list(rows.values())) for batch, rows in known]
+        missing = {key: item for key, item in zip(listed, items, strict=True) if key not in found}
+        batches = [take(batch, list(rows.values())) for batch, rows in recalled]
         if missing:
-            batches.append(encode([items[key] for key in missing]))
+            batches.append(encode(list(missing.values())))
             with self._lock:
-                self._keep(batches[-1], missing)
+                self._keep(batches[-1], tuple(missing))
         position = {key: row for row, key in enumerate((*order, *missing))}
-        return _in_order(join(batches), [position[key] for key in items])
+        return take(join(batches), [position[key] for key in listed])
 
     def _keep(self, batch: Embeddings, keys: tuple[str, ...]) -> None:
         self._batches[self._number] = (batch, keys)
@@ -181,22 +181,14 @@ class Embedder:
     def images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
         """Encode decoded images, batch by batch."""
 
-        def compute(items: Sequence[Decoded]) -> Embeddings:
-            images, sizes = [item.prepared for item in items], self.sizes
-            return self._launched(
-                lambda: encode_in_batches(
-                    images, self.encoder.encode_images, size=sizes.images, smaller=sizes.limit_images
-                )
-            )
+        def vectors(items: Sequence[Decoded]) -> Embeddings:
+            images = [item.prepared for item in items]
+            return self._recalled(map(prepared_key, images), images, self._encode_images, self.known_images)
 
-        def encode(items: Sequence[Decoded]) -> Embeddings:
-            return _recalled(items, (prepared_key(item.prepared) for item in items), compute, self.known_images)
+        def no_points(index: int) -> ImageError:
+            return ImageError("the encoder returned no vectors for the image")
 
-        batch, rows, errors = self._checked(
-            _encode_items(decoded, encode),
-            lambda index: ImageError("the encoder returned no vectors for the image"),
-            wait=False,
-        )
+        batch, rows, errors = self._encoded(decoded, vectors, no_points, wait=False)
         keys = tuple(
             item.key for item, row in zip(decoded, rows, strict=True) if row is not None and isinstance(item, Decoded)
         )
@@ -212,7 +204,7 @@ class Embedder:
         def no_words(index: int) -> CaptionError:
             return CaptionError(f"the caption {str(distinct[index])[:40]!r} has no words that the encoder can read")
 
-        batch, rows, errors = self._checked(_encode_items(distinct, self.vectors), no_words, wait=True)
+        batch, rows, errors = self._encoded(distinct, self.vectors, no_words, wait=True)
         captions = tuple(str(text) for text, row in zip(distinct, rows, strict=True) if row is not None)
         return Embedded(
             batch,
@@ -221,82 +213,99 @@ class Embedder:
             captions=captions,
         )
 
-    def _checked(self, encoded: EncodedItems, no_points: Callable[[int], RowError], *, wait: bool) -> EncodedItems:
-        """Return the items with usable vectors, and an error for each of the others; `no_points` by its index.
+    def vectors(self, captions: Sequence[str]) -> Embeddings:
+        """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""
+        return self._recalled(captions, captions, self._encode_texts, self.known_texts)
 
-        An item is not usable if it has no points, or if its vectors are not finite. Points of length zero have no
-        direction, and are masked. In a launching thread, the pooled vectors of items that are not usable become NaN;
-        only with `wait`, items without points are found now.
+    def _encode_images(self, images: Sequence[Prepared]) -> Embeddings:
+        encode, sizes = self.encoder.encode_images, self.sizes
+        return encode_in_batches(images, encode, size=sizes.images, smaller=sizes.limit_images)
+
+    def _encode_texts(self, texts: Sequence[str]) -> Embeddings:
+        encode, sizes = self.encoder.encode_texts, self.sizes
+        return encode_by_length(texts, encode, size=sizes.texts, smaller=sizes.limit_texts)
+
+    def _recalled(
+        self,
+        keys: Iterable[str],
+        items: Sequence[Item],
+        encode: Callable[[Sequence[Item]], Embeddings],
+        memory: VectorMemory | None,
+    ) -> Embeddings:
+        """Encode items in the launching thread of a GPU, those that are not known yet if there is a memory.
+
+        A cache on disk is read here, and only its encoder runs in that thread.
+        """
+        device = self.encoder.device
+
+        def launch(items: Sequence[Item]) -> Embeddings:
+            return encode(items) if self.can.cache else launched(device, lambda: encode(items))
+
+        return launch(items) if memory is None else memory.recall(keys, items, launch)
+
+    def _encoded(
+        self,
+        items: Sequence[Item | RowError],
+        encode: Callable[[Sequence[Item]], Embeddings],
+        no_points: Callable[[int], RowError],
+        *,
+        wait: bool,
+    ) -> tuple[Embeddings | None, tuple[int | None, ...], dict[int, RowError]]:
+        """Encode items; return their vectors, the row of every item, and an error for each item without a row.
+
+        If the encoder rejects the batch, each item is encoded separately to find the invalid ones. An item without
+        points has the error `no_points` of its index.
+        """
+        errors = {index: item for index, item in enumerate(items) if isinstance(item, RowError)}
+        valid = {index: item for index, item in enumerate(items) if not isinstance(item, RowError)}
+        batches: list[Embeddings] = []
+        try:
+            batches += [encode(list(valid.values()))] if valid else []
+        except RowError:
+            for index, item in valid.items():
+                try:
+                    batches.append(encode([item]))
+                except RowError as error:
+                    errors[index] = error
+        if not batches:
+            return None, (None,) * len(items), errors
+        batch, finite, filled = self._checked(join(batches), wait=wait)
+        usable, row_of = list[int](), dict[int, int]()
+        for row, index in enumerate(index for index in valid if index not in errors):
+            if finite[row] and filled[row]:
+                row_of[index] = len(usable)
+                usable.append(row)
+            else:
+                errors[index] = not_finite(self.encoder) if filled[row] else no_points(index)
+        return take(batch, usable) if usable else None, tuple(map(row_of.get, range(len(items)))), errors
+
+    def _checked(self, batch: Embeddings, *, wait: bool) -> tuple[Embeddings, Sequence[bool], Sequence[bool]]:
+        """Return a batch whose points of length zero, which have no direction, are masked.
+
+        Also return whether the vectors of each item are finite, and whether it has points. In a launching thread, the
+        pooled vectors of items that are not usable become NaN; only with `wait`, items without points are found now.
 
         Raises:
             ConfigError: pooled vectors are not of unit length, or a batch overflows.
         """
-        batch, rows, errors = encoded
-        if batch is None:
-            return encoded
-        filled: Any
-        marked = self.can.marks_overflow
+        marked, finite = self.can.marks_overflow, [True] * len(batch)
         if is_launching():
-            batch, finite = batch if marked else _marked(batch), [True] * len(batch)
-            filled = batch.filled or finite
+            batch = batch if marked else _marked(batch)
             if wait and batch.filled is None:
-                filled = [bool(row.any()) for row in to_numpy(batch.mask)]
-        else:
-            self._check_lengths(batch.pooled)
-            batch = _masked(batch)
-            finite, filled = _is_finite(batch).tolist(), to_numpy(batch.mask).any(axis=1).tolist()
-            if marked and not all(finite):
-                raise overflow(self.encoder.name, self.can.precision)
-        items = {index: row for index, row in enumerate(rows) if row is not None}
-        usable = {index: row for index, row in items.items() if finite[row] and filled[row]}
-        if len(usable) == len(items):
-            return batch, rows, errors
-        for index in items.keys() - usable.keys():
-            errors[index] = no_points(index) if not filled[items[index]] else not_finite(self.encoder)
-        row_of = {index: row for row, index in enumerate(usable)}
-        return take(batch, list(usable.values())) if usable else None, tuple(map(row_of.get, range(len(rows)))), errors
-
-    def _check_lengths(self, pooled: Float[Array, "batch dim"]) -> None:
-        lengths = to_numpy(length(pooled))
+                return batch, finite, [bool(row.any()) for row in to_numpy(batch.mask)]
+            return batch, finite, batch.filled or finite
+        lengths, xp = to_numpy(length(batch.pooled)), namespace(batch.points)
         if ((np.abs(lengths - 1) > UNIT) & (lengths > 0) & np.isfinite(lengths)).any():
             raise ConfigError(
                 f"encoder {self.encoder.name!r} returned pooled vectors of length {lengths.min():.3g} to "
                 f"{lengths.max():.3g}, expected unit vectors; divide them by their length"
             )
-
-    def _launched(self, encode: Callable[[], Embeddings]) -> Embeddings:
-        """Encode in the launching thread of a GPU; a cache on disk is read here, and only its encoder runs there."""
-        return encode() if self.can.cache else launched(self.encoder.device, encode)
-
-    def vectors(self, captions: Sequence[str]) -> Embeddings:
-        """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""
-
-        def compute(texts: Sequence[str]) -> Embeddings:
-            encode, sizes = self.encoder.encode_texts, self.sizes
-            return self._launched(lambda: encode_by_length(texts, encode, size=sizes.texts, smaller=sizes.limit_texts))
-
-        return _recalled(captions, captions, compute, self.known_texts)
-
-
-def _recalled(
-    items: Sequence[Item],
-    keys: Iterable[str],
-    encode: Callable[[Sequence[Item]], Embeddings],
-    memory: VectorMemory | None,
-) -> Embeddings:
-    """Encode items of which some may be equal, each distinct and unknown one once if there is a memory."""
-    if memory is None:
-        return encode(items)
-    listed = list(keys)
-    distinct = dict(zip(listed, items, strict=True))
-    batch = memory.recall(distinct, encode)
-    row_of = {key: row for row, key in enumerate(distinct)}
-    return _in_order(batch, [row_of[key] for key in listed])
-
-
-def _in_order(batch: Embeddings, rows: list[int]) -> Embeddings:
-    """Return rows of a batch; the batch itself if these are all of its rows in order."""
-    return batch if rows == list(range(len(batch))) else take(batch, rows)
+        mask = batch.mask & xp.any(batch.points != 0, axis=-1)  # NaN is not zero
+        batch = batch if bool(xp.all(mask == batch.mask)) else replace(batch, mask=mask, filled=None)
+        finite = _is_finite(batch).tolist()
+        if marked and not all(finite):
+            raise overflow(self.encoder.name, self.can.precision)
+        return batch, finite, to_numpy(batch.mask).any(axis=1).tolist()
 
 
 def _checked_caption(text: Any) -> str | CaptionError:
@@ -310,36 +319,9 @@ def _checked_caption(text: Any) -> str | CaptionError:
     return text
 
 
-def _encode_items(items: Sequence[Item | RowError], encode: Callable[[Sequence[Item]], Embeddings]) -> EncodedItems:
-    """Encode items; return the batch, the row of every item, and an error for each item without a row.
-
-    If the encoder rejects the batch, each item is encoded separately to find the invalid ones.
-    """
-    errors = {index: item for index, item in enumerate(items) if isinstance(item, RowError)}
-    valid = {index: item for index, item in enumerate(items) if not isinstance(item, RowError)}
-    batches: list[Embeddings] = []
-    try:
-        batches += [encode(list(valid.values()))] if valid else []
-    except RowError:
-        for index, item in valid.items():
-            try:
-                batches.append(encode([item]))
-            except RowError as error:
-                errors[index] = error
-    row_of = {index: row for row, index in enumerate(index for index in valid if index not in errors)}
-    return join(batches) if batches else None, tuple(map(row_of.get, range(len(items)))), errors
-
-
 def not_finite(encoder: Encoder) -> RowError:
     """The error of a pair whose vectors are not finite."""
     return RowError(f"encoder {encoder.name!r} returned vectors that are not finite; it may overflow in its precision")
-
-
-def _masked(batch: Embeddings) -> Embeddings:
-    """Mask points of length zero."""
-    xp = namespace(batch.points)
-    mask = batch.mask & xp.any(batch.points != 0, axis=-1)  # NaN is not zero
-    return batch if bool(xp.all(mask == batch.mask)) else replace(batch, mask=mask, filled=None)
 
 
 def _is_finite(batch: Embeddings) -> Bool[Array, " batch"]:

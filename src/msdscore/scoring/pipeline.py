@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msdscore.core.arrays import Device, completed, device_of, integers, is_gpu, launched, on_cpu, to_numpy, torch_part
+from msdscore.core.arrays import device_of, integers, is_gpu, launched, on_cpu, to_numpy, torch_part
 from msdscore.core.divergence import fit_all
-from msdscore.core.evidence import VERDICT_AT, Bank, checked_limits
+from msdscore.core.evidence import VERDICT_AT, checked_limits
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.encoders.base import (
     Embeddings,
@@ -85,16 +85,11 @@ class Pipeline:
         signature = encoder_signature(encoder)
         self.bank = _bank(bank, encoder, signature, self.form)
         keyed = self.form.image_fit.init == "sample"  # starts are drawn by the content of an image
-        self.can = capabilities(encoder)
+        self.encoder, self.can = encoder, capabilities(encoder)
         self.decoder = Decoder(encoder, self.can, limits or ImageLimits(), keyed, decoders)
         self.embedder = Embedder(encoder, self.can, BatchSizes(encoder, batch_size), signature)
         self.fits, self.streams = Fits(), 1
         self.verdict_at = checked_limits(verdict_at)
-
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder."""
-        return self.embedder.encoder
 
     @property
     def limits(self) -> ImageLimits:
@@ -166,22 +161,10 @@ class Pipeline:
         """Return images ready for the encoder, in order; see `Decoder.decode`."""
         return self.decoder.decode(sources, pool=pool, keep=keep)
 
-    def embed_images(self, decoded: Sequence[Decoded | RowError]) -> Embedded:
-        """Encode decoded images, batch by batch."""
-        return self.embedder.images(decoded)
-
-    def embed_texts(self, captions: Sequence[str]) -> Embedded:
-        """Encode captions, each distinct one once; a caption without readable words gets an error."""
-        return self.embedder.texts(captions)
-
     def start_texts(self, captions: Sequence[str]) -> None:
         """Start encoding captions on a GPU, for a later call with them; they must be remembered."""
         if is_gpu(self.encoder.device) and not self.can.cache:
-            torch_part("gpu.launching").launcher(self.encoder.device).submit(lambda: self.embed_texts(captions))
-
-    def placed_bank(self, device: Device) -> Bank | None:
-        """Return the bank on a device."""
-        return None if self.bank is None else self.bank.on(device)
+            torch_part("gpu.launching").launcher(self.encoder.device).submit(lambda: self.embedder.texts(captions))
 
     def fit_images(self, images: Embedded) -> Mixture:
         """Fit the mixtures of embedded images, one per row."""
@@ -193,9 +176,11 @@ class Pipeline:
         """Compute similarity and terms of pairs; `image_of` and `text_of` are the indices of their items."""
 
         def section() -> Measurement[Any]:
+            first, second = self._side(images), self._side(texts)
             rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
-            sides = Sides.of(self._side(images), self._side(texts), rows, texts.captions, fit=self.fits)
-            return self.form.measure(sides, self.placed_bank(device_of(sides.images.mask)))
+            on_device = (integers(side, like=first.mask) for side in rows)
+            bank = None if self.bank is None else self.bank.on(device_of(first.mask))
+            return self.form.measure(Sides(first, second, rows, texts.captions, *on_device, self.fits), bank)
 
         return launched(self.encoder.device, section)
 
@@ -220,7 +205,10 @@ class Pipeline:
 
         A cache on disk is read here: only its encoder runs in that thread.
         """
-        return section()() if self.can.cache else completed(self.encoder.device, section)
+        if self.can.cache or not is_gpu(self.encoder.device):
+            return section()()
+        results: list[Numbers | RowError] = torch_part("gpu.launching").launcher(self.encoder.device).complete(section)
+        return results
 
     def launch(
         self,
@@ -232,7 +220,10 @@ class Pipeline:
         references: Sequence[Sequence[str] | None] = (),
     ) -> Finish:
         """Start `score`: all that does not wait for a GPU. The returned function waits, and returns its result."""
-        images, texts = self.embed_images(decoded), self.embed_texts(captions)  # a GPU starts with the larger part
+        images, texts = (
+            self.embedder.images(decoded),
+            self.embedder.texts(captions),
+        )  # a GPU starts with the larger part
         results: list[Numbers | RowError | None] = [
             images.errors.get(image, texts.errors.get(item)) for item, image in enumerate(owner)
         ]
@@ -241,22 +232,17 @@ class Pipeline:
 
         def finish() -> list[Numbers | RowError]:
             if fetch is not None:
-                self._add_numbers(results, valid, fetch(), worst=worst)
+                measured = fetch()
+                marks = self.can.marks_overflow and is_gpu(self.encoder.device)
+                if marks and np.isnan(measured.similarity).any():
+                    raise overflow(self.encoder.name, self.can.precision)
+                for item, row in zip(valid, numbers_of(measured, self.form, worst=worst), strict=True):
+                    results[item] = not_finite(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
             if references or -1 in owner:
                 self._add_references(results, texts, captions, references)
             return [row for row in results if row is not None]
 
         return finish
-
-    def _add_numbers(
-        self, results: list[Numbers | RowError | None], valid: Sequence[int], measured: Measurement[Any], *, worst: int
-    ) -> None:
-        """Fill in the results of the captions that were measured."""
-        marks = self.can.marks_overflow and is_gpu(self.encoder.device)
-        if marks and np.isnan(measured.similarity).any():
-            raise overflow(self.encoder.name, self.can.precision)
-        for item, row in zip(valid, numbers_of(measured, self.form, worst=worst), strict=True):
-            results[item] = not_finite(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
 
     def _add_references(
         self,

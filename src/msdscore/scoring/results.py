@@ -14,8 +14,7 @@ from msdscore.core.evidence import VERDICT_AT, limits_text, verdict
 from msdscore.errors import ConfigError, InputError, require
 from msdscore.forms import references
 from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Form, Measurement
-from msdscore.forms.columns import COLUMNS, columns_shown, heading
-from msdscore.forms.registry import score_name
+from msdscore.forms.registry import COLUMNS, columns_shown, heading, score_name
 from msdscore.text.captions import caption_language
 from msdscore.text.warnings import NOT_ENGLISH, withheld
 
@@ -359,13 +358,13 @@ class Scores:
         Raises:
             ConfigError: They have different signatures.
         """
+        if len(parts) == 1:
+            return parts[0]
         signatures = dict.fromkeys(references.unsigned(part.signature) for part in parts)
         if len(signatures) > 1:
             raise ConfigError(
                 f"expected scores of one signature to join, got {len(signatures)}: {'; '.join(signatures)}"
             )
-        if len(parts) == 1:
-            return parts[0]
         names = [name for name in COLUMNS if any(name in part.columns for part in parts)]
         columns = {
             name: np.concatenate([part.columns.get(name, np.full(len(part), np.nan)) for part in parts])

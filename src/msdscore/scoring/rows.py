@@ -23,7 +23,7 @@ from msdscore.core.evidence import VERDICT_AT
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms import references
 from msdscore.forms.base import Form
-from msdscore.forms.columns import COLUMNS, added, number_columns
+from msdscore.forms.registry import score_columns
 from msdscore.io.files import File, source_key, text_key
 from msdscore.io.images import ImageSource
 from msdscore.rows.rules import Row
@@ -276,10 +276,12 @@ def scores_of(
     rows = [row.values for row in scored if isinstance(row, Numbers)]
     has_references = any(references.NAMES[0] in row for row in rows)
     columns = dict[str, Any]()
-    for name in number_columns(added(form, references=has_references)):
+    for column in score_columns(form, references=has_references):
+        name, kind = column.name, column.kind
+        if kind in ("text", "list"):
+            continue
         # Captions without a number have 0 as counts, else NaN.
-        is_count = COLUMNS[name].kind == "count"
-        columns[name] = np.zeros(len(scored), dtype=np.int64) if is_count else np.full(len(scored), np.nan)
+        columns[name] = np.zeros(len(scored), dtype=np.int64) if kind == "count" else np.full(len(scored), np.nan)
         columns[name][valid] = [np.nan if (value := row.get(name)) is None else value for row in rows]
     return Scores(
         tuple(captions),

@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from msdscore.errors import InputError, shortened
-from msdscore.forms.columns import COLUMNS
+from msdscore.forms.registry import COLUMNS
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import TarImage
 from msdscore.io.shards import SIGNATURE_KEY

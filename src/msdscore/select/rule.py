@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from msdscore import threads
 from msdscore.errors import ConfigError, RunError, require, shortened, unknown_name
-from msdscore.forms.columns import columns_shown, lower_is_better
+from msdscore.forms.registry import columns_shown, lower_is_better
 from msdscore.io.arrow import pa
 from msdscore.select.scores import Positions, ScoreFile
 

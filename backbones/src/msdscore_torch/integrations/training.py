@@ -17,7 +17,7 @@ from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
 from msdscore.explain.html import words_html
 from msdscore.explain.look import word_limit
 from msdscore.explain.maps import thumbnail
-from msdscore.forms.columns import columns_logged
+from msdscore.forms.registry import columns_logged
 from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.results import Scores, known

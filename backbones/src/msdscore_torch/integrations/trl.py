@@ -19,7 +19,7 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RowError, RunError, unknown_name
 from msdscore.forms.base import Form
-from msdscore.forms.columns import columns_logged
+from msdscore.forms.registry import columns_logged
 from msdscore.io.files import pixel_key, source_key
 from msdscore.io.images import ImageSource, open_image
 from msdscore.rows.rules import REFERENCES, Row, RowMaker

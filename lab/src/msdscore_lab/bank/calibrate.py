@@ -120,7 +120,7 @@ def calibrated_bank(
     pipeline = Pipeline(
         encoder, form, bank=replace(plain, bank=replace(plain.bank, words=uncalibrated)), batch_size=batch_size
     )
-    embedded = pipeline.embed_images(pipeline.decode(images)).require()
+    embedded = pipeline.embedder.images(pipeline.decode(images)).require()
     similar = similar_texts([*captions, *((text,) for text in others)], first=len(captions))
     whole = _whole_texts(captions, similar)
     labelled = [*whole, *_short_texts(captions, similar)]
@@ -131,7 +131,7 @@ def calibrated_bank(
         familiarity=build_familiarity(pipeline, embedded, captions, others),
     )
     texts = list(dict.fromkeys(text for text, _, _ in labelled))[: 64 * _TEXTS]
-    spread = _spread(plain.bank.images, pipeline.embed_texts(texts)) if base is None else 0.0
+    spread = _spread(plain.bank.images, pipeline.embedder.texts(texts)) if base is None else 0.0
     # Only of these images: the nearest of many thousand captions are often true of the image too.
     rows = list(_match_texts(captions, similar_texts(captions)))
 
@@ -263,7 +263,7 @@ def _measured(
     for start in range(0, len(images), _AT_ONCE):
         numbers = [image for image in range(start, min(start + _AT_ONCE, len(images))) if image in rows_of]
         chosen = [row for image in numbers for row in rows_of[image]]
-        texts = pipeline.embed_texts([rows[row][0] for row in chosen])
+        texts = pipeline.embedder.texts([rows[row][0] for row in chosen])
         readable = [item for item in range(len(chosen)) if item not in texts.errors]
         if readable:
             image_rows = [images.row(image) for image in numbers]
@@ -407,7 +407,7 @@ def build_familiarity(
     pool = others if apart else known
     count = min(len(pool), _REFERENCES)
     chosen = [number * len(pool) // count for number in range(count)]  # no fixed step: texts may alternate
-    texts = pipeline.embed_texts([pool[item] for item in chosen])
+    texts = pipeline.embedder.texts([pool[item] for item in chosen])
     readable = [item for item in range(len(chosen)) if item not in texts.errors]
     rows = np.array([texts.row(item) for item in readable], dtype=np.int64)
     vectors = to_numpy(texts.vectors.pooled)[rows].astype(np.float16).astype(np.float32)
@@ -463,7 +463,7 @@ def build_vocabulary(
 
 def _points(pipeline: Pipeline, words: Sequence[str]) -> dict[str, Vectors]:
     """Return the vectors of the words that are one token of the encoder."""
-    texts = pipeline.embed_texts(list(words))
+    texts = pipeline.embedder.texts(list(words))
     points = {}
     for item, word in enumerate(words):
         row = texts.rows[item]

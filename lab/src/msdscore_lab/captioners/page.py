@@ -11,9 +11,9 @@ import numpy as np
 from msdscore.errors import RowError
 from msdscore.explain.html import data_uri, whole_page
 from msdscore.explain.maps import thumbnail
-from msdscore.forms.columns import heading
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
+from msdscore.forms.registry import heading
 from msdscore.intervals import Interval
 from msdscore.io.images import open_image
 from msdscore.report.build import THUMB_PIXELS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.forms.columns import columns_logged, heading, lower_is_better
+from msdscore.forms.registry import columns_logged, heading, lower_is_better
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore_lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
 from msdscore_lab.benchmarks.results.result import from_plain, plain

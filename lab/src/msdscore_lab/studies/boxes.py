@@ -70,8 +70,8 @@ def read_boxed(path: Path) -> tuple[list[tuple[CaptionedImage, Boxes]], list[str
 def _measure(pipeline: Pipeline, entry: CaptionedImage, boxed: Boxes, names: Mapping[str, str]) -> list[MapFigures]:
     """Return the figures of the maps of an image's captions, and of their words that name an annotated object."""
     captions = entry.captions
-    images = pipeline.embed_images(pipeline.decode([image_source(entry.image)])).require()
-    texts = pipeline.embed_texts(captions).require()
+    images = pipeline.embedder.images(pipeline.decode([image_source(entry.image)])).require()
+    texts = pipeline.embedder.texts(captions).require()
     measured = pipeline.measure(images, texts, [0] * len(captions), range(len(captions)))
     rows, columns = measured.patches[0].grid
     results: list[MapFigures] = []

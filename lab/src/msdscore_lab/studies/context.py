@@ -217,8 +217,8 @@ def measure_readable(
 
     The measurement is None if no pair can be read.
     """
-    embedded = pipeline.embed_images(pipeline.decode([source_or_empty(image) for image in images]))
-    captions = pipeline.embed_texts(texts)
+    embedded = pipeline.embedder.images(pipeline.decode([source_or_empty(image) for image in images]))
+    captions = pipeline.embedder.texts(texts)
     readable = [
         index
         for index, (image, text) in enumerate(pairs)

@@ -112,7 +112,7 @@ def measured_pairs(pipeline: Pipeline, pairs: Sequence[Pair], projection: str) -
     owner = tuple(names.index(image_key(pair.image)) for pair in pairs for _ in pair.captions)
     captions = [caption for pair in pairs for caption in pair.captions]
     decoded = pipeline.decode([image_source(image) for image in sources.values()], keep=True)
-    images, texts = pipeline.embed_images(decoded).require(), pipeline.embed_texts(captions).require()
+    images, texts = pipeline.embedder.images(decoded).require(), pipeline.embedder.texts(captions).require()
     measured = pipeline.measure(images, texts, owner, range(len(captions)))
     return MeasuredPairs(
         tuple(map(image_of, decoded)),
@@ -143,7 +143,7 @@ def without_pixels(pipeline: Pipeline, measured: MeasuredPairs, dropped: Sequenc
     for owner, patches in zip(measured.owner, dropped, strict=True):
         visible = np.flatnonzero(to_numpy(measured.images.vectors.mask)[measured.images.row(owner)])
         masked.append(blank(measured.decoded[owner], measured.layouts[owner], visible[patches]))
-    images = pipeline.embed_images(pipeline.decode(masked)).require()
+    images = pipeline.embedder.images(pipeline.decode(masked)).require()
     indices = range(len(masked))
     return _local_divergence(pipeline.measure(images, measured.texts, indices, indices), pipeline)
 

@@ -142,7 +142,7 @@ def _comparison(text: str, score: Score, caption: Score) -> tuple[bool, bool, bo
 def _ranked_words(pipeline: Pipeline, sources: Sequence[ImageSource]) -> dict[int, tuple[list[str], list[str]]]:
     """Return the words of the vocabulary by probability and by evidence, best first, for each readable image."""
     vocabulary = require_bank(pipeline, "vocabulary")
-    images = pipeline.embed_images(pipeline.decode(list(sources)))
+    images = pipeline.embedder.images(pipeline.decode(list(sources)))
     if images.batch is None:
         return {}
     evidence = image_evidence(pipeline, images, vocabulary.points, expected_densities(pipeline, vocabulary.points))

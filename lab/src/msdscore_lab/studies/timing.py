@@ -104,8 +104,8 @@ def _time(pipeline: Pipeline, long: Pipeline, pair: SourcePair) -> tuple[int, tu
     source, caption = pair
     timed = partial(_milliseconds, device=pipeline.encoder.device)
     decode, decoded = timed(lambda: pipeline.decode([source]))
-    image, images = timed(lambda: pipeline.embed_images(decoded).require())
-    text, texts = timed(lambda: pipeline.embed_texts([caption]).require())
+    image, images = timed(lambda: pipeline.embedder.images(decoded).require())
+    text, texts = timed(lambda: pipeline.embedder.texts([caption]).require())
     length = int(to_numpy(texts.vectors.token_counts)[0])
     used = long if length > BUCKETS["17 to 126"] else pipeline
     scoring, row = timed(lambda: numbers_of(used.measure(images, texts, [0], [0]), used.form)[0])
@@ -117,8 +117,8 @@ def _time(pipeline: Pipeline, long: Pipeline, pair: SourcePair) -> tuple[int, tu
 
 def _row(pipeline: Pipeline, tokens: str, timed: Sequence[Timed]) -> Row:
     sources, captions = zip(*(pair for pair, _ in timed[:MOST_TOGETHER]), strict=True)
-    images = pipeline.embed_images(pipeline.decode(sources)).require()
-    texts = pipeline.embed_texts(captions).require()
+    images = pipeline.embedder.images(pipeline.decode(sources)).require()
+    texts = pipeline.embedder.texts(captions).require()
     indices = range(len(captions))
     together = min(
         _milliseconds(lambda: pipeline.measure(images, texts, indices, indices), pipeline.encoder.device)[0]

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from msdscore.errors import InputError, one_line
-from msdscore.forms.columns import heading
-from msdscore.forms.registry import facts_of
+from msdscore.forms.registry import facts_of, heading
 from msdscore.intervals import Floats, Interval
 from msdscore_lab.benchmarks.base import Battle, Item, Kind, Pair, Rated, image_key, image_names
 from msdscore_lab.benchmarks.protocols.counting import Figure, Figures

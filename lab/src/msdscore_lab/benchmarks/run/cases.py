@@ -200,7 +200,7 @@ def make_vectors(
     cases: Cases, decoded: Sequence[Decoded | RowError], pipeline: Pipeline, *, mixtures: bool
 ) -> tuple[Vectors, dict[str, str]]:
     """Return the vectors of a batch, for true and wrong images, and the errors of texts that cannot be scored."""
-    images, texts = pipeline.embed_images(decoded), pipeline.embed_texts(cases.texts)
+    images, texts = pipeline.embedder.images(decoded), pipeline.embedder.texts(cases.texts)
     errors = {text: str(texts.errors[item]) for item, text in enumerate(cases.texts) if item in texts.errors}
     errors |= {text: str(error) for text in cases.texts if (error := caption_error(text)) is not None}
     pair_index: dict[tuple[int, int], int] = {}  # distinct pairs of image and text
@@ -209,7 +209,7 @@ def make_vectors(
         image = int(cases.owner[case])
         if images.rows[image] is not None and cases.texts[text] not in errors:
             pair_of[case, candidate] = pair_index.setdefault((image, int(text)), len(pair_index))
-    pairs, bank = list(pair_index), pipeline.placed_bank(pipeline.encoder.device)
+    pairs, bank = list(pair_index), pipeline.bank
     empty = Embeddings(np.zeros((0, 1, 1)), np.zeros((0, 1), dtype=bool), np.zeros((0, 1)), ())
     vectors = Vectors(
         images.batch or empty,
@@ -222,7 +222,7 @@ def make_vectors(
         cache(partial(_published, pipeline, decoded, images)),
         _cached_compare(partial(compare_texts, pipeline.embedder)),
         pipeline.form,
-        None if bank is None else to_numpy(bank.images.means),
+        None if bank is None else to_numpy(bank.bank.images.means),
     )
     return vectors, errors
 

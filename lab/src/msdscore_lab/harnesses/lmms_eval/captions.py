@@ -6,7 +6,7 @@ from typing import Any
 from PIL.Image import Image
 
 from msdscore.errors import ConfigError
-from msdscore.forms.columns import columns_logged
+from msdscore.forms.registry import columns_logged
 from msdscore.rows.memory import pair_rows
 from msdscore.scoring.results import known
 from msdscore.scoring.rows import score_all

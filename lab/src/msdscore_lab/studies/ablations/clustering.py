@@ -211,7 +211,7 @@ def _clustering_tables(indices: Mapping[str, Sequence[float]], images: Sequence[
 
 def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -> list[list[float]]:
     """Return the mean index of each distribution over all pairs of seeds, for every caption."""
-    texts = pipeline.embed_texts([text for text, _ in captions]).require()
+    texts = pipeline.embedder.texts([text for text, _ in captions]).require()
     columns = []
     for kind in MIXTURES.values():
         labels = []  # component of each real token, by seed and caption
@@ -234,8 +234,8 @@ def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -
 def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[float]]:
     """Return MSD of both captions of each pair: with the deterministic start, then with every seed."""
     sampling = Pipeline(pipeline.encoder, paper_form(pipeline, init="sample"), batch_size=pipeline.batch_size)
-    images = sampling.embed_images(sampling.decode([image_source(pair.image) for pair in pairs])).require()
-    texts = sampling.embed_texts([text for pair in pairs for text in pair.captions]).require()
+    images = sampling.embedder.images(sampling.decode([image_source(pair.image) for pair in pairs])).require()
+    texts = sampling.embedder.texts([text for pair in pairs for text in pair.captions]).require()
     owner = [index for index in range(len(pairs)) for _ in range(2)]
     forms = [sampling.form.changed(init="spread"), *(sampling.form.changed(seed=seed) for seed in range(seeds))]
     columns = []
@@ -247,7 +247,7 @@ def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[
 
 def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[float]]:
     """Return length and entropies of every caption."""
-    texts = pipeline.embed_texts([text for text, _ in captions]).require()
+    texts = pipeline.embedder.texts([text for text, _ in captions]).require()
     columns = []
     for kind in KINDS.values():
         responsibilities, mask = text_responsibilities(texts, with_mixture(paper_form(pipeline), kind))
