@@ -97,7 +97,7 @@ def table(pipeline, contents, captions, owner, chosen):
             levels = replace(tower.preprocessing, scale=1.0, mean=(0.0,) * 3)
             pixels[name] = stack_pixels(ready, levels, torch.device("cpu"))
             numbers = pipeline.score([Decoded(item) for item in ready], captions, owner)
-            msd[name] = np.array([item.msd for item in numbers])
+            msd[name] = np.array([item.values["msd"] for item in numbers])
             tower.preprocessing = steps
             times[name] = cost(make, contents[:40])
     default = msd["default"]

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from msdscore.encoders.base import Features
 from msdscore_lab.align.aligner import learning_rate, make_optimiser, moving_average
 from msdscore_lab.align.objective import Parts, objective
 from msdscore_lab.align.processes import World
@@ -22,6 +21,7 @@ from msdscore_lab.align.repeatable import deterministic_kernels, draw, seeded
 from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.lite2 import Lite2
 from msdscore_torch.aligned.minilm import MiniLM
+from msdscore_torch.tensors import Features
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "weights" / "recipe"))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from align_data import draw, make_rows, recipe, source, things
 from join_mini import join, main
-from msdscore.encoders.base import Features, prepare_and_encode
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, RunError, WeightsError
 from msdscore_lab.align.export import export
@@ -21,7 +21,7 @@ from msdscore_lab.align.run.train import train
 from msdscore_torch.aligned.heads import join_states, split_features
 from msdscore_torch.aligned.lite2 import Lite2, branch_maps, share_stages
 from msdscore_torch.aligned.towers import ImageTowerSpec
-from msdscore_torch.tensors import packed, widened
+from msdscore_torch.tensors import Features, packed, widened
 
 CAPTIONS = ["a red square", "two green circles on a table"]
 IMAGES = [draw(colour, shape) for _, colour, shape in things()[:3]]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from align_data import draw
-from msdscore.encoders.base import Features, prepare_all
+from msdscore.encoders.base import prepare_all
 from msdscore.encoders.checkpoints import locate
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore_lab.align.run.parts import tower_dims
@@ -15,6 +15,7 @@ from msdscore_torch.aligned.encoder import load_towers
 from msdscore_torch.aligned.heads import AlignedHeads, HeadSpec, HeadsSpec, SideDims, make_head
 from msdscore_torch.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerOptions
 from msdscore_torch.hub import files_sha256
+from msdscore_torch.tensors import Features
 from tiny_clip import make_tiny_clip
 from tiny_lm import make_tiny_bert
 

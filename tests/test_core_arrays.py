@@ -10,7 +10,8 @@ from msdscore.core import arrays
 from msdscore.core.divergence import by_item, diverge, fit_all, log_ratio, total
 from msdscore.core.embeddings import Embeddings, join, masked_mean, split, take, unit
 from msdscore.core.evidence import information_terms, penalty_terms, precision_terms, word_evidence
-from msdscore.core.mixture import DirectSpace, FitSettings, GramSpace, expected_log_density, fit, log_density_spread
+from msdscore.core.mixture import DirectSpace, FitSettings, GramSpace, expected_log_density, fit
+from msdscore_lab.bank.calibrate import log_density_spread
 
 
 def read_only(values):

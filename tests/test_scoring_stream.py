@@ -59,7 +59,7 @@ def test_gpu_requests_overlap_with_identical_scores_in_order():
     expected = list(results_of(Pipeline(plain), batches(12)))
     found = list(results_of(Pipeline(busy), batches(12)))
     for one, other in zip(expected, found, strict=True):
-        assert [row.msd for row in other] == pytest.approx([row.msd for row in one], abs=1e-6)
+        assert [row.values["msd"] for row in other] == pytest.approx([row.values["msd"] for row in one], abs=1e-6)
     assert get_ident() not in busy.threads
     assert plain.threads == {get_ident()}
     assert set(busy.captions) == {f"a {name} square" for name in COLOURS}

@@ -23,13 +23,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from msdscore.core import embeddings
-from msdscore.encoders.base import Features
 from msdscore.encoders.checkpoints import CHECKS, LISTED, SUMS, write_sums
 from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS
 from msdscore_torch.aligned import heads, lite2, minilm
 from msdscore_torch.aligned.encoder import AlignedEncoder, load_aligned
 from msdscore_torch.aligned.towers import mean_state, take_levels
-from msdscore_torch.tensors import read_tensors, widened
+from msdscore_torch.tensors import Features, read_tensors, widened
 
 NORM_EPS = 1e-3
 OPSET = 18

@@ -14,16 +14,7 @@ from torch import Tensor, nn
 from msdscore.core.arrays import Float, is_launching
 from msdscore.core.embeddings import masked_mean, real_points, unit
 from msdscore.core.evidence import Bank
-from msdscore.encoders.base import (
-    UNIT,
-    Embeddings,
-    Encoder,
-    Features,
-    PatchLayout,
-    Prepared,
-    overflow,
-    with_text_warnings,
-)
+from msdscore.encoders.base import UNIT, Embeddings, Encoder, PatchLayout, Prepared, overflow, with_text_warnings
 from msdscore.encoders.options import Identity as Identity
 from msdscore.encoders.options import SharedOptions as SharedOptions
 from msdscore.encoders.options import read_options as read_options
@@ -33,6 +24,7 @@ from msdscore.encoders.tokens import TextBatch, TextSettings, pack
 from msdscore.errors import ConfigError
 from msdscore_torch.gpu.device import sent
 from msdscore_torch.gpu.launching import without_cudnn_attention
+from msdscore_torch.tensors import Features
 from msdscore_torch.tokenizers import tokenise_all
 from msdscore_torch.vision.device import stack_pixels
 

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.arrays import Float
 from msdscore.core.embeddings import unit
-from msdscore.encoders.base import Features, PatchLayout, Prepared
+from msdscore.encoders.base import PatchLayout, Prepared
 from msdscore.encoders.checkpoints import Checkpoint
 from msdscore.encoders.options import Identity
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
@@ -23,6 +23,7 @@ from msdscore.errors import ConfigError
 from msdscore_torch.backbone import Backbone, as_tensors, compile_towers, square_layouts
 from msdscore_torch.checkpoints import LargeOptions, load_family, preprocessor, read_preprocessing, square_preprocessing
 from msdscore_torch.gpu.device import sent
+from msdscore_torch.tensors import Features
 from msdscore_torch.tokenizers import SPACES, normalise_first, special_ids, unpack_tokens
 from msdscore_torch.vision.device import patch_mask, stack_pixels
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from msdscore.core.arrays import Float
 from msdscore.core.embeddings import unit
-from msdscore.encoders.base import Features, Prepared
+from msdscore.encoders.base import Prepared
 from msdscore.encoders.checkpoints import OPEN_CLIP, Checkpoint
 from msdscore.encoders.options import Identity, SharedOptions, read_options
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout
@@ -27,7 +27,7 @@ from msdscore_torch.checkpoints import load_tokenizer, quiet
 from msdscore_torch.contrastive import merge_positions, stretch_positions
 from msdscore_torch.gpu.device import sent
 from msdscore_torch.hub import find_checkpoint, find_file, find_settings
-from msdscore_torch.tensors import read_tensors
+from msdscore_torch.tensors import Features, read_tensors
 from msdscore_torch.tokenizers import CLIP_WORDS, SPACES, literal_backend, normalise_first, special_ids, unpack_tokens
 from msdscore_torch.vision.device import patch_mask
 

@@ -1,16 +1,41 @@
-"""Files of model weights as tensors; loading a file never runs code from it."""
+"""Tensors of networks: files of weights, whose loading never runs code, and the features that networks return."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from msdscore.core.arrays import Array, Bool, Float
+from msdscore.core.embeddings import PatchLayout, TokenLayout
+from msdscore.encoders.tokens import Windows
 from msdscore.errors import WeightsError
 
 _MATRIX = 2  # dimensions of tensors stored as bytes
 _STEPS = 127  # of a byte on either side of zero
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Local vectors of any length, before they become `Embeddings`: network states, or raw features for heads.
+
+    `pooled` are the pooled vectors of the network, or None for the mean of the points. `whole` contains the points of a
+    second, global path if one was requested. If `windows` is set, the rows of `whole` and `pooled` are windows of
+    captions, which it combines. `filled` is True for every item that has a real point, if the host knows it.
+    """
+
+    points: Float[Array, "batch points dim"]
+    mask: Bool[Array, "batch points"]
+    pooled: Float[Array, "rows pooled_dim"] | None = None
+    layout: tuple[PatchLayout | TokenLayout, ...] = ()
+    whole: "Features | None" = None
+    windows: Windows | None = None
+    filled: tuple[bool, ...] | None = None
+
+    def __len__(self) -> int:
+        return self.points.shape[0]
 
 
 def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:

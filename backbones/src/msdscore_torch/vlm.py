@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.core.arrays import Float
-from msdscore.encoders.base import Encoder, Features, PatchLayout, Prepared, View
+from msdscore.encoders.base import Encoder, PatchLayout, Prepared, View
 from msdscore.encoders.checkpoints import Checkpoint
 from msdscore.encoders.options import Identity
 from msdscore.encoders.preprocessing import (
@@ -32,7 +32,7 @@ from msdscore.encoders.tokens import TextSettings
 from msdscore.errors import ConfigError, WeightsError, require
 from msdscore_torch.backbone import Backbone, Placement, compile_towers
 from msdscore_torch.checkpoints import LargeOptions, load_family, preprocessor, read_preprocessing, square_preprocessing
-from msdscore_torch.tensors import read_tensors
+from msdscore_torch.tensors import Features, read_tensors
 from msdscore_torch.tokenizers import special_ids, unpack_tokens
 from msdscore_torch.vision.device import patch_mask, stack_pixels
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from random import Random
 
-from msdscore.text.words import COLOURS, NUMBERS, Span, joined, segment, stem
+from msdscore.text.words import COLOURS, NUMBERS, Span, segment, stem
 
 ARTICLES = ("a", "an")
 _KINDS = (
@@ -148,3 +148,13 @@ def words_of(captions: Sequence[str]) -> frozenset[str]:
     """Return all words of the captions in lower case, unchanged and stemmed."""
     words = {word.lower() for text in captions for word in _WORD.findall(text)}
     return frozenset(words | set(map(stem, words)))
+
+
+def joined(captions: Sequence[str]) -> str:
+    """Join captions as sentences of one text.
+
+    >>> joined(["A dog runs", "the sea ."])
+    'A dog runs. The sea.'
+    """
+    tidy = [text.strip().rstrip(".").rstrip() for text in captions]
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in tidy if text)

@@ -192,13 +192,17 @@ def sample(mask: Mask, keys: Keys, *, seed: int, components: int) -> Seeds:
 def spread(similarities: Similarities, mask: Mask, *, count: int) -> Seeds:
     """Farthest first: the first real point, then in each step the point least similar to all chosen ones."""
     xp, distinct = namespace(mask), min(count, mask.shape[1])
-    chosen = [_first(mask)]
+
+    def first(flags: Bool[Array, "batch points"]) -> Int[Array, "batch 1"]:
+        return xp.argmax(astype(flags, xp.uint8), axis=1, keepdims=True)
+
+    chosen = [first(mask)]
     nearest = similarities(chosen[0])[:, 0, :]
     for _ in range(distinct - 1):
         # The first point whose similarity to its nearest chosen one is smallest, up to near-ties.
         open_points = masked(nearest, mask, math.inf)
         lowest = xp.min(open_points, axis=1, keepdims=True)
-        chosen.append(_first(open_points <= lowest + NEAR_TIE))
+        chosen.append(first(open_points <= lowest + NEAR_TIE))
         nearest = xp.maximum(nearest, similarities(chosen[-1])[:, 0, :])
     # The list repeats after the last real point.
     real = xp.minimum(_count(mask), distinct)
@@ -209,12 +213,6 @@ def _count(mask: Mask) -> Int[Array, "batch 1"]:
     """The number of real points of every item, at least 1."""
     xp = namespace(mask)
     return at_least(xp.sum(astype(mask, xp.int64), axis=1, keepdims=True), 1)
-
-
-def _first(flags: Bool[Array, "batch points"]) -> Int[Array, "batch 1"]:
-    """The index of the first True of every row."""
-    xp = namespace(flags)
-    return xp.argmax(astype(flags, xp.uint8), axis=1, keepdims=True)
 
 
 def _mix(number: Int[Array, "..."]) -> Int[Array, "..."]:
@@ -289,18 +287,9 @@ def expected_log_density(background: Mixture, points: Points) -> PerPoint:
     A background in half precision is converted a few items at a time.
     """
     xp = namespace(points)
-    parts = [xp.sum(log_densities(part, points), axis=1) for part in _parts(background)]
+    blocks = (background.part(start, min(start + ITEMS, len(background))) for start in range(0, len(background), ITEMS))
+    parts = [xp.sum(log_densities(block, points), axis=1) for block in blocks]
     return sum(parts[1:], start=parts[0]) / len(background)
-
-
-def log_density_spread(background: Mixture, points: Points) -> PerPoint:
-    """Standard deviation of log P of each point over all background items, in the points' dtype."""
-    xp = namespace(points)
-    return xp.std(xp.concat([log_densities(part, points) for part in _parts(background)], axis=1), axis=1)
-
-
-def _parts(background: Mixture) -> list[Mixture]:
-    return [background.part(start, min(start + ITEMS, len(background))) for start in range(0, len(background), ITEMS)]
 
 
 def log_densities(background: Mixture, points: Points) -> Float[Array, "batch items points"]:

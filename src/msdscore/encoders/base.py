@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, TypeVar, 
 from PIL.Image import Image
 
 from msdscore import threads
-from msdscore.core.arrays import Array, Bool, Device, Float, Int, astype, is_gpu, namespace
+from msdscore.core.arrays import Array, Device, Float, astype, is_gpu, namespace
 from msdscore.core.embeddings import Embeddings as Embeddings
 from msdscore.core.embeddings import PatchLayout as PatchLayout
 from msdscore.core.embeddings import TokenLayout as TokenLayout
@@ -33,31 +33,6 @@ Capability = TypeVar("Capability")
 Prepare: TypeAlias = Callable[[Image], Prepared]
 UNIT = 0.01  # maximum deviation of a unit vector's length from 1; half precision needs 0.002
 _MOST_THREADS = 16  # for preparing images in parallel
-
-
-# The windows of each caption in a batch of windows, padded with its first one, and their weights in its pooled vector.
-Windows = tuple[Int[Array, "batch parts"], Float[Array, "batch parts"]]
-
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """Local vectors of any length, before they become `Embeddings`: network states, or raw features for heads.
-
-    `pooled` are the pooled vectors of the network, or None for the mean of the points. `whole` contains the points of a
-    second, global path if one was requested. If `windows` is set, the rows of `whole` and `pooled` are windows of
-    captions, which it combines. `filled` is True for every item that has a real point, if the host knows it.
-    """
-
-    points: Float[Array, "batch points dim"]
-    mask: Bool[Array, "batch points"]
-    pooled: Float[Array, "rows pooled_dim"] | None = None
-    layout: tuple[PatchLayout | TokenLayout, ...] = ()
-    whole: "Features | None" = None
-    windows: Windows | None = None
-    filled: tuple[bool, ...] | None = None
-
-    def __len__(self) -> int:
-        return self.points.shape[0]
 
 
 @runtime_checkable

@@ -25,14 +25,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from msdscore.core.arrays import Array, Bool, Float, Int, from_numpy, namespace
-from msdscore.core.embeddings import unit
-from msdscore.encoders.base import TokenLayout, Windows
+from msdscore.core.embeddings import TokenLayout, unit
 from msdscore.errors import WeightsError
 from msdscore.text.warnings import spelled_out, token_warnings
 from msdscore.text.words import Span
 
 # Of a text: the ids of its tokens, their spans, and its words that are split into letters.
 WordTokens: TypeAlias = tuple[tuple[int, ...], tuple[Span, ...], tuple[str, ...]]
+
+# The windows of each caption in a batch of windows, padded with its first one, and their weights in its pooled vector.
+Windows = tuple[Int[Array, "batch parts"], Float[Array, "batch parts"]]
 
 MOST_WORDS = 1 << 15  # cached per tokenizer; about 10 MB
 _LONGEST = 32  # letters of a cached word
@@ -89,11 +91,6 @@ class Window(NamedTuple):
     stop: int
     first: int
     last: int
-
-    @property
-    def used(self) -> int:
-        """Number of tokens whose vectors are used."""
-        return self.last - self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +197,7 @@ def pack(captions: Sequence[Tokens], settings: TextSettings) -> TextBatch:
         windows.append([])
         positions.append([])
         for window in plan:
-            windows[-1] += [number] * window.used
+            windows[-1] += [number] * (window.last - window.first)
             positions[-1] += range(lead + window.first - window.start, lead + window.last - window.start)
             number += 1
         notes = token_warnings(*caption[:3], unknown=settings.unknown, spelled=caption.spelled)
@@ -223,10 +220,10 @@ def _windows(plans: Sequence[Sequence[Window]]) -> Windows:
         return np.arange(len(plans))[:, np.newaxis], np.ones((len(plans), 1), dtype=np.float32)
     rows, shares, first = list[list[int]](), list[list[float]](), 0
     for plan in plans:
-        used, spare = sum(window.used for window in plan), most - len(plan)
+        used, spare = sum(window.last - window.first for window in plan), most - len(plan)
         rows.append([*range(first, first + len(plan)), *[first] * spare])
         # A text without tokens has one window, with a share of 1.
-        shares.append([*(window.used / used if used else 1.0 for window in plan), *[0.0] * spare])
+        shares.append([*((window.last - window.first) / used if used else 1.0 for window in plan), *[0.0] * spare])
         first += len(plan)
     shape = (len(plans), most)
     return np.array(rows, dtype=np.int64).reshape(shape), np.array(shares, dtype=np.float32).reshape(shape)

@@ -274,7 +274,10 @@ class Evidence(Form):
         """Return similarity, the columns of the form, MSD and match of every pair, in float64 on the CPU."""
         words = measured.terms
         similarity = float64(measured.similarity)
-        negation = (1 - affirmed(words.spoken)) * np.maximum(similarity, 0)
+        # Of the distinct content words, those that the caption does not deny; all if there are none.
+        content = [[not word.negated for word in spoken if word.content and word.new] for spoken in words.spoken]
+        affirmed = np.array([sum(flags) / len(flags) if flags else 1.0 for flags in content], dtype=np.float64)
+        negation = (1 - affirmed) * np.maximum(similarity, 0)
         precision, information, penalty = map(total, words.terms)
         first, second = self.weights
         msd = similarity - negation + first * precision + second * information - self.delta * penalty
@@ -408,12 +411,6 @@ def _judged_words(
         weights[texts, columns] = values
         kinds[texts, columns] = calibration.kinds_of(values)
     return judged, padded, weights, kinds
-
-
-def affirmed(spoken: Sequence[Sequence[Word]]) -> Values:
-    """Return the share of distinct content words that every caption does not deny; 1 without content words."""
-    content = [[not word.negated for word in words if word.content and word.new] for words in spoken]
-    return np.array([sum(flags) / len(flags) if flags else 1.0 for flags in content], dtype=np.float64)
 
 
 # Beyond the paper: precision, information and penalty; needs a bank built from captioned images.

@@ -293,7 +293,7 @@ class Embedder:
             batch = batch if marked else _marked(batch)
             if wait and batch.filled is None:
                 return batch, finite, [bool(row.any()) for row in to_numpy(batch.mask)]
-            return batch, finite, batch.filled or finite
+            return batch, finite, finite if batch.filled is None else batch.filled
         lengths, xp = to_numpy(length(batch.pooled)), namespace(batch.points)
         if ((np.abs(lengths - 1) > UNIT) & (lengths > 0) & np.isfinite(lengths)).any():
             raise ConfigError(

@@ -178,9 +178,9 @@ class Pipeline:
         def section() -> Measurement[Any]:
             first, second = self._side(images), self._side(texts)
             rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
-            on_device = (integers(side, like=first.mask) for side in rows)
-            bank = None if self.bank is None else self.bank.on(device_of(first.mask))
-            return self.form.measure(Sides(first, second, rows, texts.captions, *on_device, self.fits), bank)
+            image_rows, text_rows = (integers(side, like=first.mask) for side in rows)
+            sides = Sides(first, second, rows, texts.captions, image_rows, text_rows, self.fits)
+            return self.form.measure(sides, None if self.bank is None else self.bank.on(device_of(first.mask)))
 
         return launched(self.encoder.device, section)
 

@@ -57,22 +57,6 @@ class Numbers:
     worst: tuple[str, ...] = ()
     doubtful: Mapping[str, str] | None = None
 
-    @property
-    def msd(self) -> float:
-        """MSD; NaN for a caption without an image."""
-        return float(self.values.get("msd", NAN))
-
-    @property
-    def similarity(self) -> float:
-        """Cosine of the pooled vectors; NaN for a caption without an image."""
-        return float(self.values.get("similarity", NAN))
-
-    @property
-    def match(self) -> float:
-        """The probability that the caption belongs to the image; NaN if it is not known."""
-        value = self.values.get("match")
-        return NAN if value is None else float(value)
-
 
 def numbers_of(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[Numbers, ...]:
     """Return the numbers of every pair, with up to `worst` least supported words of its caption."""
@@ -280,11 +264,6 @@ class Score:
         return html_table([self], self.signature)
 
 
-def _chained(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Join one field of several tables; empty if one of them lacks it."""
-    return tuple(chain.from_iterable(parts)) if all(parts) else ()
-
-
 def known(value: Any) -> Any:
     """Return a value, or None for NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
@@ -321,6 +300,10 @@ def html_table(scores: Sequence[Score], signature: str) -> str:
     ]
     body = "".join(f"<tr>{row}</tr>" for row in (head, *rows))
     return f"<table>{body}</table><small><code>{escape(signature)}</code></small>"
+
+
+_ARRAYS = ("candidates", "sets", "images")  # fields of `Scores` with one value per row
+_TUPLES = ("captions", "warnings", "errors", "worst", "sources", "doubtful")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -371,20 +354,13 @@ class Scores:
             for name in names
         }
         counts, (signature,) = columns.get(references.NAMES[0]), signatures
-        return cls(
-            _chained([part.captions for part in parts]),
-            columns,
-            np.concatenate([part.candidates for part in parts]),
-            _chained([part.warnings for part in parts]),
-            _chained([part.errors for part in parts]),
-            signature if counts is None else references.signed(signature, counts),
-            np.concatenate([part.sets for part in parts]),
-            np.concatenate([part.images for part in parts]),
-            _chained([part.worst for part in parts]),
-            _chained([part.sources for part in parts]),
-            _chained([part.doubtful for part in parts]),
-            parts[0].verdict_at,
-        )
+        signature = signature if counts is None else references.signed(signature, counts)
+        joined: dict[str, Any] = {}
+        for name in (*_ARRAYS, *_TUPLES):
+            values = [getattr(part, name) for part in parts]
+            is_known = all(len(some) == len(part) for some, part in zip(values, parts, strict=True))
+            joined[name] = np.concatenate(values) if name in _ARRAYS else tuple(chain(*values)) if is_known else ()
+        return replace(parts[0], columns=columns, signature=signature, **joined)
 
     def __getattr__(self, name: str) -> npt.NDArray[Any]:
         # Attributes that pickle and copy look for on a bare object must not read the mapping.
@@ -456,24 +432,15 @@ class Scores:
 
     def __getitem__(self, index: int | slice | Ints) -> "Score | Scores":
         if isinstance(index, slice | np.ndarray):
-
-            def chosen(values: tuple[Any, ...]) -> tuple[Any, ...]:
-                return values[index] if isinstance(index, slice) else tuple(values[at] for at in index.tolist())
-
-            return Scores(
-                chosen(self.captions),
-                {name: values[index] for name, values in self.columns.items()},
-                self.candidates[index],
-                chosen(self.warnings),
-                chosen(self.errors),
-                self.signature,
-                self.sets[index],
-                self.images[index],
-                chosen(self.worst),
-                chosen(self.sources) if self.sources else (),
-                chosen(self.doubtful) if self.doubtful else (),
-                self.verdict_at,
-            )
+            columns = {name: values[index] for name, values in self.columns.items()}
+            chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in _ARRAYS}
+            for name in _TUPLES:
+                values = getattr(self, name)  # none of `sources` and `doubtful` if they are not known
+                if isinstance(index, slice):
+                    chosen[name] = values[index]
+                else:
+                    chosen[name] = tuple(values[row] for row in index.tolist() if values)
+            return replace(self, columns=columns, **chosen)
         if not -len(self) <= index < len(self):
             raise IndexError(f"expected an index below {len(self)}, got {index}")
         return Score(self, index % len(self))

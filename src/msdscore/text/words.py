@@ -220,16 +220,6 @@ def content_words(caption: str) -> frozenset[str]:
     return frozenset(each_word(caption)) - STOP_WORDS
 
 
-def joined(captions: Sequence[str]) -> str:
-    """Join captions as sentences of one text.
-
-    >>> joined(["A dog runs", "the sea ."])
-    'A dog runs. The sea.'
-    """
-    tidy = [text.strip().rstrip(".").rstrip() for text in captions]
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in tidy if text)
-
-
 def token_groups(caption: str, spans: Sequence[Span]) -> list[list[int]]:
     """Group token indices into runs whose spans touch with letters or digits on both sides."""
     groups: list[list[int]] = []

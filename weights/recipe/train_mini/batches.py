@@ -11,13 +11,13 @@ from torch import Tensor
 
 from msdscore.core.arrays import Bool, Float, Int
 from msdscore.core.embeddings import unit
-from msdscore.encoders.base import Features
 from msdscore.errors import ConfigError
 from msdscore_lab.align.batches import TrainingBatch
 from msdscore_lab.align.repeatable import draw
 from msdscore_lab.pairs import Pairs
 from msdscore_torch.aligned.lite2_images import Lite2Images
 from msdscore_torch.aligned.minilm import MiniLMTexts
+from msdscore_torch.tensors import Features
 from train_mini.images import OnProgress, ResidentImages, decoded_images
 from train_mini.prepare import prepare_texts, train_pairs
 from train_mini.recipe import MiniRecipe

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from msdscore.core.arrays import Float
-from msdscore.encoders.base import Features
 from msdscore_lab.align.aligner import Aligner, scalar_parameters
 from msdscore_lab.align.batches import TrainingBatch
 from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.lite2 import MIDDLE, STAGES, Lite2
+from msdscore_torch.tensors import Features
 from train_mini.batches import ResidentBatch
 from train_mini.losses import Odds
 from train_mini.recipe import MiniRecipe

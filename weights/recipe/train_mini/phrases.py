@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
-from msdscore.text.words import STOP_WORDS, joined, stem
+from msdscore.text.words import STOP_WORDS, stem
 from msdscore_lab import edits
+from msdscore_lab.edits import joined
 from msdscore_lab.pairs import TrainingPair
 from train_mini.negatives import CLASSES, KINDS
 

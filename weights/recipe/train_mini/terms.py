@@ -8,9 +8,9 @@ from torch import Tensor
 from msdscore.core.arrays import Float, Int
 from msdscore.core.embeddings import unit
 from msdscore.core.mixture import FitSettings, Mixture
-from msdscore.encoders.base import Features
 from msdscore_lab.align.objective import TERMS as FROZEN_TERMS
 from msdscore_lab.align.objective import Scalar, Table, Term, TrainingStep, info_nce
+from msdscore_torch.tensors import Features
 from train_mini.batches import ResidentBatch
 from train_mini.local_losses import caption_table, densities, fit_mixtures, kl_tables, token_table, word_loss
 from train_mini.losses import (

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from msdscore.core.evidence import Bank
 from msdscore.encoders.banks import read_bank, uncalibrated
-from msdscore.encoders.base import Encoder, Features, Prepared, Published, offers, preprocessing_of
+from msdscore.encoders.base import Encoder, Prepared, Published, offers, preprocessing_of
 from msdscore.encoders.checkpoints import BANK, locate, looks_like_hub_name, verify_sums
 from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.registry import find_row, load_encoder
@@ -39,7 +39,7 @@ from msdscore_torch.backbone import Backbone, place
 from msdscore_torch.gpu.graphs import Recorded
 from msdscore_torch.gpu.launching import without_cudnn_attention
 from msdscore_torch.hub import find_checkpoint, verify_files
-from msdscore_torch.tensors import read_tensors, widened
+from msdscore_torch.tensors import Features, read_tensors, widened
 
 MODEL_TYPE = "msdscore-aligned"
 FORMAT = 2

@@ -13,9 +13,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from msdscore.core.arrays import Float
 from msdscore.core.embeddings import masked_mean, real_points, unit
-from msdscore.encoders.base import Embeddings, Features
+from msdscore.encoders.base import Embeddings
 from msdscore.encoders.tokens import join_windows
 from msdscore.errors import ConfigError, unknown_name
+from msdscore_torch.tensors import Features
 
 Side = Literal["image", "text"]
 _HEADS = ("linear", "mlp", "attention", "pool", "none")

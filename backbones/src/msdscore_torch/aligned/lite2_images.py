@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from msdscore.core.arrays import Float, UInt8
 from msdscore.core.embeddings import PatchLayout
-from msdscore.encoders.base import Features, Prepared
+from msdscore.encoders.base import Prepared
 from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore_torch.aligned.lite2 import BASE, GRID, SIZE, Lite2, branch_maps, load_lite2, share_stages
@@ -22,7 +22,7 @@ from msdscore_torch.aligned.towers import ImageTowerSpec, TowerOptions, all_poin
 from msdscore_torch.backbone import place
 from msdscore_torch.gpu.convolutions import serves
 from msdscore_torch.hub import verify_files
-from msdscore_torch.tensors import read_tensors, widened
+from msdscore_torch.tensors import Features, read_tensors, widened
 from msdscore_torch.vision.device import normalise, stack_levels
 
 _CPU_BATCH = 4  # images at a time: more spill out of a CPU's caches and are slower

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from msdscore.core.arrays import Bool, Float, Int
-from msdscore.encoders.base import Features
 from msdscore.encoders.checkpoints import locate, verify_sums
 from msdscore.encoders.tokens import TextSettings, WordPiece, WordTokens, join_windows, pack, tokenise_all
 from msdscore.errors import WeightsError
@@ -27,7 +26,7 @@ from msdscore_torch.aligned.towers import (
 from msdscore_torch.backbone import as_tensors, place
 from msdscore_torch.gpu.device import sent
 from msdscore_torch.hub import verify_files
-from msdscore_torch.tensors import read_tensors, widened
+from msdscore_torch.tensors import Features, read_tensors, widened
 from msdscore_torch.tokenizers import unpack_tokens
 
 PACKAGE = "package:msdscore_mini"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from msdscore.core.arrays import Bool, Float
-from msdscore.encoders.base import Features, Prepared, TokenLayout
+from msdscore.encoders.base import Prepared, TokenLayout
 from msdscore.encoders.checkpoints import Checkpoint, locate
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.encoders.tokens import TextSettings, join_windows, pack
@@ -29,7 +29,7 @@ from msdscore_torch.backbone import Placement, as_tensors, place
 from msdscore_torch.checkpoints import load_model, load_tokenizer, preprocessor, read_preprocessing
 from msdscore_torch.gpu.device import sent
 from msdscore_torch.hub import find_checkpoint, verify_files
-from msdscore_torch.tensors import read_tensors
+from msdscore_torch.tensors import Features, read_tensors
 from msdscore_torch.tokenizers import literal_backend, special_ids, tokenise_all, unpack_tokens
 from msdscore_torch.vision.device import patch_mask, stack_pixels
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from msdscore.core.arrays import Float
-from msdscore.encoders.base import Features
 from msdscore.errors import ConfigError
 from msdscore_lab.align.batches import TrainingBatch
 from msdscore_lab.align.recipe import Recipe, TrainSpec
 from msdscore_torch.aligned.heads import AlignedHeads, SideDims
+from msdscore_torch.tensors import Features
 
 
 class Aligner(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from msdscore.core.arrays import Int
 from msdscore.core.embeddings import widen
-from msdscore.encoders.base import Features, prepare_all
+from msdscore.encoders.base import prepare_all
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
 from msdscore_lab.align.processes import World
@@ -21,6 +21,7 @@ from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import epoch_order, stream
 from msdscore_lab.pairs import Pairs, image_content
 from msdscore_torch.aligned.towers import ImageTower, TextTower
+from msdscore_torch.tensors import Features
 
 Towers = tuple[ImageTower, TextTower]
 Item = TypeVar("Item")

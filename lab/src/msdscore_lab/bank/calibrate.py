@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL.Image import Image
 
-from msdscore.core.arrays import accumulation_dtype, astype, device_of, to_numpy
-from msdscore.core.embeddings import extents, take
+from msdscore.core.arrays import accumulation_dtype, astype, device_of, namespace, to_numpy
+from msdscore.core.embeddings import PerPoint, Points, extents, take
 from msdscore.core.evidence import JUDGED, NEAREST, Bank, Familiarity, Match, Vocabulary, WordCalibration, WordKind
-from msdscore.core.mixture import Mixture, log_density_spread
+from msdscore.core.mixture import ITEMS, Mixture, log_densities
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError
@@ -31,7 +31,7 @@ from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence
-from msdscore.text.words import PERSONS, content_words, joined, segment, stem
+from msdscore.text.words import PERSONS, content_words, segment, stem
 from msdscore_lab.bank.lengths import (
     Flags,
     Mentions,
@@ -44,6 +44,7 @@ from msdscore_lab.bank.lengths import (
     names_person,
     short_texts,
 )
+from msdscore_lab.edits import joined
 
 Vectors = npt.NDArray[np.float32]
 # Features of captions that `match` is fitted on, whether they are true of the image, and the image.
@@ -502,3 +503,10 @@ def _alike(stems: Sequence[str], captions: Sequence[str]) -> Ints:
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :_NEIGHBOURS]
     alike = np.where(np.take_along_axis(cosines, nearest, axis=1) > 0, nearest, -1)
     return alike.astype(np.int64)
+
+
+def log_density_spread(background: Mixture, points: Points) -> PerPoint:
+    """Standard deviation of log P of each point over all background items, in the points' dtype."""
+    blocks = (background.part(start, min(start + ITEMS, len(background))) for start in range(0, len(background), ITEMS))
+    xp = namespace(points)
+    return xp.std(xp.concat([log_densities(block, points) for block in blocks], axis=1), axis=1)

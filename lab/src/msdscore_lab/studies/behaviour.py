@@ -17,11 +17,11 @@ from PIL import Image, ImageOps
 from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text.words import joined
 from msdscore_lab import edits
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage
 from msdscore_lab.benchmarks.run.cases import make_vectors
+from msdscore_lab.edits import joined
 from msdscore_lab.metrics.base import Cases, Metric
 from msdscore_lab.metrics.registry import load_metrics
 from msdscore_lab.stats.resample import bootstrap_share

@@ -18,10 +18,10 @@ from msdscore.errors import ConfigError, InputError, RowError
 from msdscore.forms.evidence import WordMeasurement
 from msdscore.intervals import Floats, Interval, Ints
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.text.words import joined
 from msdscore_lab.bank.calibrate import CONFIRMED, similar_texts, stems_of
 from msdscore_lab.benchmarks.base import Image, image_source
 from msdscore_lab.benchmarks.protocols.counting import Flags
+from msdscore_lab.edits import joined
 from msdscore_lab.stats.ranks import auc, prepare
 from msdscore_lab.stats.resample import bootstrap, bootstrap_share
 from msdscore_lab.studies.context import Study, every_nth, measure_readable, require_bank, require_some
@@ -104,9 +104,9 @@ def _matches(pipeline: Pipeline, inputs: Sequence[ShownImage]) -> list[Matched]:
     decoded = pipeline.decode([image_source(image) for _, image, _ in inputs])
     scores = pipeline.score(decoded, [text for *_, text in cells], [index for index, *_ in cells])
     return [
-        (inputs[index][0], kind, size, score.match)
+        (inputs[index][0], kind, size, score.values["match"])
         for (index, kind, size, _), score in zip(cells, scores, strict=True)
-        if not isinstance(score, RowError) and not np.isnan(score.match)
+        if not isinstance(score, RowError) and score.values.get("match") is not None
     ]
 
 

@@ -110,7 +110,7 @@ def _time(pipeline: Pipeline, long: Pipeline, pair: SourcePair) -> tuple[int, tu
     used = long if length > BUCKETS["17 to 126"] else pipeline
     scoring, row = timed(lambda: numbers_of(used.measure(images, texts, [0], [0]), used.form)[0])
     cosine, _ = timed(lambda: total(images.vectors.pooled * texts.vectors.pooled).item())
-    one = np.array([row.similarity]), np.array([row.msd]), np.zeros(1, dtype=np.int64)
+    one = np.array([row.values["similarity"]]), np.array([row.values["msd"]]), np.zeros(1, dtype=np.int64)
     softened, _ = timed(lambda: soften(*one, temperature=pipeline.form.temperature))
     return length, (decode, image, text, scoring, cosine, softened)
 

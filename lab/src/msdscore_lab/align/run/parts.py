@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from msdscore.encoders.base import Features
 from msdscore_lab.align.aligner import Aligner
 from msdscore_lab.align.batches import (
     SampleReader,
@@ -28,6 +27,7 @@ from msdscore_torch.aligned.encoder import load_towers
 from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.lite2_images import Lite2Images
 from msdscore_torch.aligned.towers import ImageTower, TextTower, TowerOptions
+from msdscore_torch.tensors import Features
 
 
 @dataclass(frozen=True, slots=True)

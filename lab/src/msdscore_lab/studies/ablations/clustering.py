@@ -241,7 +241,7 @@ def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[
     columns = []
     for form in forms:
         measured = Pipeline(pipeline.encoder, form).measure(images, texts, owner, range(len(owner)))
-        columns.append([row.msd for row in numbers_of(measured, form)])
+        columns.append([row.values["msd"] for row in numbers_of(measured, form)])
     return [list(row) for row in zip(*columns, strict=True)]
 
 
