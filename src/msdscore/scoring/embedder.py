@@ -305,7 +305,8 @@ class Embedder:
         finite = _is_finite(batch).tolist()
         if marked and not all(finite):
             raise overflow(self.encoder.name, self.can.precision)
-        return batch, finite, to_numpy(batch.mask).any(axis=1).tolist()
+        filled: list[bool] = to_numpy(batch.mask).any(axis=1).tolist()
+        return batch, finite, filled
 
 
 def _checked_caption(text: Any) -> str | CaptionError:
