@@ -305,8 +305,7 @@ class Embedder:
         finite = _is_finite(batch).tolist()
         if marked and not all(finite):
             raise overflow(self.encoder.name, self.can.precision)
-        filled: list[bool] = to_numpy(batch.mask).any(axis=1).tolist()
-        return batch, finite, filled
+        return batch, finite, [bool(row.any()) for row in to_numpy(batch.mask)]
 
 
 def _checked_caption(text: Any) -> str | CaptionError:
