@@ -9,7 +9,7 @@ import torch
 from torch.backends import cuda as backends
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from msdscore.core.arrays import completed, is_launching, launched
+from msdscore.core.arrays import is_launching, launched
 from msdscore_torch.gpu.device import fetching
 from msdscore_torch.gpu.launching import IN_FLIGHT, Launcher, launcher, without_cudnn_attention
 
@@ -41,11 +41,13 @@ def test_sections_of_all_threads_run_in_one_thread_per_gpu():
 def test_section_runs_in_the_calling_thread_on_a_cpu():
     assert launched(CPU, get_ident) == launched("cpu", get_ident) == get_ident()
     assert not launched(CPU, is_launching)
-    assert completed(CPU, lambda: lambda: 3) == 3
 
 
 def test_only_the_section_runs_in_the_launching_thread():
-    assert completed(GPU, lambda: (lambda inside: lambda: (inside, is_launching()))(is_launching())) == (True, False)
+    assert launcher(GPU).complete(lambda: (lambda inside: lambda: (inside, is_launching()))(is_launching())) == (
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("inner", [GPU, torch.device("cuda:1")])
