@@ -122,7 +122,7 @@ def scores(rows, folder, device, count, report, *, stored=None):
                 for image, key in zip(decoded, canvases, strict=True)
             ]
         levels = torch.stack([image.prepared.pixels.cpu().float() for image in decoded])
-        results[name] = levels, np.array([score.msd for score in pipeline.score(decoded, captions, owner)])
+        results[name] = levels, np.array([score.values["msd"] for score in pipeline.score(decoded, captions, owner)])
     levels, default = results["default"]
     report("images", len(contents))
     report("pairs", len(captions))

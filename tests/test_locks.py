@@ -125,7 +125,7 @@ def test_references_and_scores_of_two_threads_meet(first):
 
     (compared,), (scored,) = both(compare, score)
     assert compared.values is not None
-    assert scored.msd is not None
+    assert scored.values["msd"] is not None
 
 
 def test_scorer_is_loaded_once_by_several_threads(monkeypatch):

@@ -98,7 +98,7 @@ def test_scores_depend_on_the_seed_of_random_starts(root, pipeline):
 def _score(pipeline, pair):
     decoded = pipeline.decode([pair.image.read()])
     right, wrong = pipeline.score(decoded, pair.captions, [0, 0])
-    return right.msd > wrong.msd
+    return right.values["msd"] > wrong.values["msd"]
 
 
 @pytest.mark.slow
