@@ -31,14 +31,14 @@ class ClassEncoder(Backbone):
         super().__init__(identity, model=network, preprocessing=steps)
 
     def _see(self, images):
-        patches = self._model.patch_embed
-        states = self._model.forward_features(self._pixels(images))[:, self._model.num_prefix_tokens :]
+        patches = self.model.patch_embed
+        states = self.model.forward_features(self._pixels(images))[:, self.model.num_prefix_tokens :]
         layout = tuple(patch_layout(image.view, patches.grid_size, patches.patch_size) for image in images)
         return Features(states.float(), patch_mask(layout), None, layout)
 
     def _read(self, texts):
         words = [[match for match in re.finditer(r"\w+", text) if match[0].lower() in CLASSES] for text in texts]
-        vectors = self._model.head.weight.float()
+        vectors = self.model.head.weight.float()
         rows = [vectors[[CLASSES.index(match[0].lower()) for match in found]] for found in words]
         mask = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
         layout = tuple(TokenLayout(tuple(match.span() for match in found)) for found in words)
