@@ -90,7 +90,8 @@ def _sweep(tables: Mapping[str, Json]) -> list[Grid]:
 def _by_set(tables: Mapping[str, Json]) -> list[Grid]:
     """Return MSD-E of every set at the value in use, and the paired differences at the others."""
     rows = {name: [row for row in table["rows"] if row["metric"] == "msd"] for name, table in tables.items()}
-    first, variants = next(iter(tables.values())), [row["variant"] for row in next(iter(rows.values()))]
+    first = next(iter(tables.values()))
+    variants = [row["variant"] for row in next(iter(rows.values())) if row["variant"] != first["baseline"]]
     cells = []
     for name, table in tables.items():
         scale = next(column["scale"] for column in table["columns"] if column["name"] == table["headline"])
