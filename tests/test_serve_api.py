@@ -412,8 +412,9 @@ def test_urgent_jobs_are_first_and_shorten_batches(monkeypatch):
     batches.clear()
     gate.clear()
     monkeypatch.setattr("msdscore_serve.batching.SHORT", 0.0)
+    monkeypatch.setattr("msdscore_serve.batching.LEAST", 2)
     asyncio.run(main())
-    assert batches == [["first"], ["edit"], ["a"], ["b"], ["c"]]
+    assert batches == [["first"], ["edit"], ["a", "b"], ["c"]]
 
 
 def test_worker_error_affects_only_its_jobs():

@@ -15,6 +15,7 @@ PATIENCE = 20.0  # seconds after which a job precedes later urgent ones
 EDITING = 30.0  # seconds after an urgent job during which another one is expected
 SHORT = 0.05  # target seconds per batch in that time, since an urgent job waits for its end
 CALM = 0.15  # target at other times: the first edit under load waits for a batch too
+LEAST = 4  # captions of a batch at any rate: on `mini` four take twice the time of one
 
 
 class _Entry(NamedTuple, Generic[Job, Result]):
@@ -33,9 +34,10 @@ class Batcher(Generic[Job, Result]):
     """Passes jobs to `run` in batches of up to `max_batch` captions; `run` returns a result or an error per job.
 
     The first job of a batch waits at most `max_wait` seconds for others. The size of a batch is limited by the
-    measured rate of the worker, in seconds per unit of cost; until it is known, a batch is one job. `spent` returns
-    the cost of the work so far if it is lower than that of all jobs: cached results do not count towards the rate. A
-    job whose caller has disconnected is dropped before it runs. `stop` finishes the accepted jobs.
+    measured rate of the worker, in seconds per unit of cost; until it is known, a batch is one job, then at least
+    `LEAST`: small batches have a low rate, which would keep them small. `spent` returns the cost of the work so far if
+    it is lower than that of all jobs: cached results do not count towards the rate. A job whose caller has disconnected
+    is dropped before it runs. `stop` finishes the accepted jobs.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Batcher(Generic[Job, Result]):
         batch, size, cost, until = [first], first.size, first.cost, loop.time() + self._max_wait
         seconds = SHORT if loop.time() - self._urgent < EDITING else CALM
         most = seconds / self._pace if self._pace > 0 else math.inf
+        most = max(most, LEAST) if self._pace < math.inf else 1
         while size < self._max_batch and cost < most and not first.alone:
             try:
                 left = until - loop.time()
