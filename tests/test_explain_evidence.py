@@ -16,7 +16,7 @@ import msdscore.explain
 import msdscore.report
 import msdscore_serve
 from msdscore import ConfigError, Scorer
-from msdscore.cli.tables import coloured
+from msdscore.cli.explain import coloured
 from msdscore.core.evidence import LENGTHS, ZERO
 from msdscore.encoders.registry import load_encoder
 from msdscore.explain.figure import sheet_pixels

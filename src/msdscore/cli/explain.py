@@ -1,17 +1,22 @@
 """`msdscore explain`: show unsupported words and suggestions; `msdscore demo`: the same for sample photographs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from msdscore.cli import options
+from msdscore.cli.listings import console
 from msdscore.cli.options import INPUT, OUTPUT, SCORING, option
 from msdscore.cli.progress import print_json, visible
 
 if TYPE_CHECKING:
-    from msdscore.explain.explanation import Explanations
+    from msdscore.explain.explanation import Explanation, Explanations
+    from msdscore.report.demo import Photograph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +72,6 @@ def explain(
 
 def show(explained: "Explanations", *, as_json: bool) -> None:
     """Print the explanation, as text or as JSON; words are coloured on a terminal."""
-    from rich.text import Text
-
-    from msdscore.cli.tables import coloured, console, on_screen
     from msdscore.explain.explanation import to_json
     from msdscore.explain.look import legend, remarks, signatures, sum_lines, word_limit
 
@@ -92,7 +94,6 @@ def demo(
     json: options.Json = False,
 ) -> None:
     """Score and explain good, incomplete, hallucinated and wrong captions of sample photographs."""
-    from msdscore.cli.tables import demo_table
     from msdscore.io.targets import check_folder
     from msdscore.report.demo import best_first, write
     from msdscore.report.demo import show as explained_photographs
@@ -111,3 +112,40 @@ def demo(
         return
     demo_table(shown)
     typer.echo(f"\nOpen {page} in a browser; the figures are next to it.")
+
+
+def demo_table(shown: "Sequence[tuple[Photograph, Explanations]]") -> None:
+    """Print the demo captions of each photograph from best to worst, with coloured words."""
+    from msdscore.explain.look import word_limit
+    from msdscore.report.demo import best_first
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("photograph", "Soft-MSD", "match", "", "caption"):
+        table.add_column(name, justify="right" if name in ("Soft-MSD", "match") else "left")
+    for photograph, explained in shown:
+        limit = word_limit(explained)
+        for rank, (kind, item) in enumerate(best_first(explained)):
+            name = f"[bold]{photograph.name}[/]" if rank == 0 else ""
+            match = f"{item.score.match:.2f}" if item.score.has_match else ""
+            table.add_row(name, f"{item.score.soft_msd:+.3f}", match, f"[dim]{kind}[/]", coloured(item, limit))
+        table.add_row()
+    console().print(table)
+
+
+def coloured(item: "Explanation", limit: float) -> Text:
+    """Return the caption with coloured words."""
+    from msdscore.explain.look import spans
+
+    text = Text()
+    for span in spans(item, limit):
+        text.append(visible(span.text), style=on_screen(span.back, span.ink) if span.back else "")
+    return text
+
+
+def on_screen(back: str, ink: str) -> str:
+    """Return a Rich style; Rich only supports six-digit colours.
+
+    >>> on_screen("#c44800", "#fff")
+    '#ffffff on #c44800'
+    """
+    return f"#{ink[1:] * 2} on {back}"

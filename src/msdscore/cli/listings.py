@@ -1,13 +1,16 @@
-"""`msdscore encoders` and `msdscore cite`: list a registry, and print BibTeX entries."""
+"""Tables on standard output; `msdscore encoders` and `msdscore cite` list a registry, and print BibTeX entries."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from msdscore.cli import options
-from msdscore.cli.progress import print_json, tell
+from msdscore.cli.progress import print_json, tell, visible
 
 OneName = Annotated[str | None, typer.Argument(help="Show all fields of this entry.")]
 
@@ -40,8 +43,6 @@ def print_entries(
     as_json: bool,
 ) -> None:
     """Print all fields of one row if a name was passed, else the columns of all rows; JSON always has all fields."""
-    from msdscore.cli.tables import fields_table, rows_table
-
     if as_json:
         print_json(rows[0] if name else rows)
     elif name:
@@ -66,3 +67,36 @@ def cite(
     typer.echo(bibtex(signatures))
     if signatures:
         tell("\n".join(filter(None, (sentence(signatures), means(result)))))
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print one line per row, with the selected columns."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "), no_wrap=column == columns[0])
+    for row in rows:
+        table.add_row(*(Text(_text(row.get(column))) for column in columns))
+    console().print(table)
+
+
+def fields_table(row: Mapping[str, Any]) -> None:
+    """Print one line per field."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in row.items():
+        if value not in (None, "", {}, ()):
+            table.add_row(name.replace("_", " "), Text(_text(value)))
+    console().print(table)
+
+
+def console() -> Console:
+    """Return the console for tables; lines are not wrapped or truncated unless it is a terminal."""
+    screen = Console()
+    return screen if screen.is_terminal else Console(width=10_000)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1_000_000:
+        return f"{value / 1e6:,.0f} M"
+    if isinstance(value, list | tuple):
+        return visible(", ".join(map(str, value)))
+    return "" if value is None else visible(str(value))
