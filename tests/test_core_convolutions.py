@@ -83,8 +83,9 @@ def check_network(device, side, batch=2):
         assert other.std() > 0.01
         # Activations of up to 6 after 100 layers whose products add in another order.
         torch.testing.assert_close(part, other, atol=1e-4, rtol=2e-5)
-    for part, alone in zip(found, rows(pixels[:1].to(device), scale=1 / 128, shift=127 / 128), strict=True):
-        torch.testing.assert_close(part[:1], alone, atol=1e-4, rtol=2e-5)
+    if batch > 1:
+        for part, alone in zip(found, rows(pixels[:1].to(device), scale=1 / 128, shift=127 / 128), strict=True):
+            torch.testing.assert_close(part[:1], alone, atol=1e-4, rtol=2e-5)
 
 
 def interpret():
@@ -92,10 +93,11 @@ def interpret():
     assert convolutions.agrees(torch.device("cpu"))
     # An interpreted program takes 0.1 s whatever its size: a few large ones.
     with mock.patch.multiple(convolutions, TILE=32, CHANNELS=2048, FIRST_TILE=128):
-        for number, layer in enumerate(LAYERS):
-            check_layer("cpu", *layer, SIDES[number % len(SIDES)])
+        # Every kernel size and stride; the network has the other numbers of channels.
+        for layer, sides in zip(LAYERS[:5], SIDES, strict=True):
+            check_layer("cpu", *layer, sides)
         check_first("cpu", (9, 12))
-        check_network("cpu", 33)
+        check_network("cpu", 33, batch=1)
         assert convolutions.agrees(torch.device("cpu"), torch.float16)
 
 

@@ -325,16 +325,6 @@ def test_other_forms_use_the_same_vectors(tmp_path):
         assert pipeline.cache_use.images - pipeline.cache_use.images_made == there
 
 
-def test_run_with_another_kappa_reports_full_cache_use(tmp_path):
-    spec = ScorerSpec(encoder="toy", cache=kept(tmp_path))
-    for change, there in (((), 0), ((("kappa", 30.0),), 2)):
-        pipeline = replace(spec, changes=change).build()
-        pipeline.score(pipeline.decode([make_image(1), make_image(2)]), ["a ball", "a square"], [0, 1])
-        use = pipeline.cache_use
-        assert (use.images - use.images_made, use.texts - use.texts_made) == (there, there)
-    assert str(use) == "2 of 2 images (100.0 %) and 2 of 2 texts (100.0 %) were cached"
-
-
 @pytest.mark.slow
 def test_two_processes_write_one_cache(tmp_path):
     code = (

@@ -10,7 +10,7 @@ import transformers
 from PIL import Image
 
 from hostile import Bomb
-from msdscore.encoders.base import Encoder, TokenLayout, prepare_and_encode
+from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore.forms.paper import NAMED
@@ -49,45 +49,14 @@ def images():
     return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in SIZES]
 
 
-def features(output):
-    """Return the tensor, which transformers 5 wraps in an output object."""
-    return getattr(output, "pooler_output", output)
-
-
 def library_pixels(folder, images):
     kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
     return kind.from_pretrained(folder)(images, return_tensors="pt")["pixel_values"]
 
 
-def assert_unit(vectors):
-    torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:-1]), rtol=0, atol=1e-5)
-
-
-def test_images_become_unit_patches_with_boxes(encoder, images):
-    out = prepare_and_encode(encoder, images)
-    assert isinstance(encoder, Encoder)
-    assert out.points.shape == (4, 16, PROJECTION)
-    assert out.points.dtype == out.pooled.dtype == torch.float32
-    assert out.mask.all()
-    assert_unit(out.points)
-    assert_unit(out.pooled)
-    assert [item.size for item in out.layout] == SIZES
-    assert all(item.grid == (4, 4) and item.boxes.shape == (16, 4) for item in out.layout)
-
-
 def test_boxes_of_a_wide_image_are_centred(encoder):
     (layout,) = prepare_and_encode(encoder, [Image.new("RGB", (128, 64))]).layout
     assert layout.boxes[5].tolist() == [48, 16, 64, 32]
-
-
-def test_texts_become_unit_tokens_with_spans(encoder):
-    out = encoder.encode_texts(TEXTS)
-    assert_unit(out.points[out.mask])
-    assert_unit(out.pooled)
-    assert (out.points[~out.mask] == 0).all()
-    assert out.mask.sum(1).tolist() == [len(item.spans) for item in out.layout]
-    assert [TEXTS[0][slice(*span)] for span in out.layout[0].spans] == ["the", "cat"]
-    assert not out.mask[4].any()
 
 
 @torch.inference_mode()
@@ -97,15 +66,6 @@ def test_pooled_vectors_give_the_similarity_of_transformers(folder, encoder, lib
     theirs = library(**inputs, pixel_values=library_pixels(folder, images))
     ours = prepare_and_encode(encoder, images).pooled @ encoder.encode_texts(short).pooled.T
     torch.testing.assert_close(ours, theirs.logits_per_image / library.logit_scale.exp(), rtol=0, atol=1e-5)
-
-
-@torch.inference_mode()
-def test_pooled_vectors_equal_the_features_of_transformers(folder, encoder, library, tokenizer, images):
-    image = features(library.get_image_features(pixel_values=library_pixels(folder, images)))
-    text = features(library.get_text_features(**tokenizer(["the cat"], return_tensors="pt")))
-    normal = torch.nn.functional.normalize
-    torch.testing.assert_close(prepare_and_encode(encoder, images).pooled, normal(image), rtol=0, atol=1e-5)
-    torch.testing.assert_close(encoder.encode_texts(["the cat"]).pooled, normal(text), rtol=0, atol=1e-5)
 
 
 @torch.inference_mode()
@@ -145,16 +105,6 @@ def test_first_window_equals_a_short_text(tmp_path, encoder):
     torch.testing.assert_close(encoder.encode_texts([LONG]).points[0, :5], points[:5], rtol=0, atol=1e-5)
 
 
-def test_truncation_is_optional_and_reported(folder, encoder):
-    cut = load_encoder(str(folder), device="cpu", long_text="cut")
-    (layout,), (whole,) = cut.encode_texts([LONG]).layout, encoder.encode_texts([LONG]).layout
-    assert isinstance(layout, TokenLayout)
-    assert layout.windows == 1
-    assert layout.spans == whole.spans[:14]
-    assert layout.cut == len(whole.spans) - 14
-    assert "long:cut" in cut.signature
-
-
 def test_vectors_are_detached_and_can_train_heads(encoder, images):
     out = prepare_and_encode(encoder, images)
     assert not out.points.requires_grad
@@ -162,20 +112,6 @@ def test_vectors_are_detached_and_can_train_heads(encoder, images):
     head = torch.nn.Linear(PROJECTION, 3)
     head(out.points).sum().backward()
     assert head.weight.grad is not None
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.05), ("float16", 0.01)])
-def test_half_precision_is_close_and_returns_float32(folder, encoder, images, dtype, tolerance, monkeypatch):
-    monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
-    half = load_encoder(str(folder), device="cpu", dtype=dtype)
-    for ours, exact in (
-        (prepare_and_encode(half, images), prepare_and_encode(encoder, images)),
-        (half.encode_texts(TEXTS), encoder.encode_texts(TEXTS)),
-    ):
-        assert ours.points.dtype == ours.pooled.dtype == torch.float32
-        # Eight (eleven) bits of mantissa, two layers.
-        torch.testing.assert_close(ours.points, exact.points, rtol=0, atol=tolerance)
-    assert half.signature.endswith(f"dtype:{dtype}")
 
 
 def test_overflow_raises(folder, tmp_path, monkeypatch):

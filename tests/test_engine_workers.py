@@ -117,20 +117,13 @@ def test_number_of_threads_is_equal_in_all_workers_and_restored(tmp_path):
 
 
 def test_workers_on_one_gpu_share_it_and_the_cores(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(workers_of_shards, "gpu_count", lambda: 1)
     monkeypatch.setattr(threads, "available", lambda: 16)
     spec = ScorerSpec(encoder="toy")
     assert default_workers(spec) == 1
     placed = [spec_of_worker(spec, number, 2) for number in range(2)]
     assert [(one.device, one.decoders) for one in placed] == [("cuda:0", 8)] * 2
     assert spec_of_worker(ScorerSpec(encoder="toy", decoders=3), 0, 2).decoders == 3
-
-
-def test_workers_use_only_the_cores_of_this_process(monkeypatch):
-    for cores, workers in ((set(range(12)), 6), ({1, 5}, 1), ({3}, 1)):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores, raising=False)
-        assert default_workers(TOY) == workers
 
 
 @pytest.mark.parametrize(

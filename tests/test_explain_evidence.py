@@ -343,19 +343,6 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     assert "coverage" not in data["names"]
 
 
-def test_bank_densities_are_computed_once(toy, monkeypatch):
-    computed = []
-    densities = vocabulary.expected_densities
-    monkeypatch.setattr(vocabulary, "expected_densities", lambda *given: computed.append(1) or densities(*given))
-    scorer = Scorer(toy.pipeline.encoder, toy.form, bank=toy.pipeline.bank)
-    for name in COLOURS[:3]:
-        scorer.explain(Image.new("RGB", (32, 32), name), "a red square")
-    assert len(computed) == 1
-    images = [Image.new("RGB", (32, 32), name) for name in COLOURS[:3]]
-    scorer.explain_batch(images, ["a red square"] * 3, references=[["a red wall"]] * 3)
-    assert len(computed) == 2  # the pipeline of batches caches no images
-
-
 def test_words_are_named_if_other_threads_evict_the_image_from_the_cache(toy, monkeypatch):
     monkeypatch.setattr(vocabulary, "LATEST", 0)  # every image is evicted at once
     assert toy.explain(Image.new("RGB", (32, 32), "green"), "a red square").score.caption == "a red square"

@@ -43,10 +43,15 @@ def test_all_formats_are_written(explained, tmp_path, name, start):
     assert (tmp_path / name).read_bytes() == first
 
 
+def drawn(explained):
+    """Return the figure of a notebook."""
+    return Image.open(BytesIO(explained._repr_png_()))
+
+
 @pytest.mark.filterwarnings("ignore:some characters have no font")
 def test_figure_has_the_width_of_a_column(explained):
     pytest.importorskip("matplotlib")
-    single, both = (Image.open(BytesIO(shown._repr_png_())) for shown in (explained[0], explained))
+    single, both = map(drawn, (explained[0], explained))
     assert single.width == pytest.approx(3.4 * 300, abs=1)
     assert both.width == pytest.approx(6.8 * 300, abs=1)
     assert single.height < single.width
@@ -58,14 +63,8 @@ def test_figure_height_follows_the_image():
     heights = []
     for size in ((400, 20), (64, 64), (20, 400)):
         shown = scorer.explain(two_coloured("green", "red", size), "green " * 200)
-        heights.append(Image.open(BytesIO(shown._repr_png_())).height)
+        heights.append(drawn(shown).height)
     assert heights == sorted(heights)
-
-
-def test_json_has_both_captions(explained, tmp_path):
-    explained.save(tmp_path / "why.json")
-    plain = json.loads((tmp_path / "why.json").read_text(encoding="utf-8"))
-    assert [item["caption"] for item in plain["explanations"]] == ["green on the left", HOSTILE]
 
 
 @pytest.mark.parametrize("form", ["page", "snippet"])

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from coloured_pairs import two_coloured
 from counting import CountingEncoder
@@ -66,10 +65,6 @@ def test_subwords_merge_into_words_and_still_add_up(clip, caption):
     assert len(item.support_terms) > len(item.words)
     assert all(unit.tokens for unit in item.units)
     assert sorted(token for unit in item.units for token in unit.tokens) == list(range(len(item.support_terms)))
-
-
-def test_an_explanation_has_its_caption(scorer):
-    assert scorer.explain(Image.new("RGB", (64, 64), "red"), "a red square").caption == "a red square"
 
 
 def test_several_captions_share_one_candidate_set(scorer):

@@ -174,17 +174,6 @@ def test_parts_with_different_types_are_unified():
     }
 
 
-def test_tsv_round_trip(tmp_path):
-    rows = [
-        {"caption": 'a "dog",\twith a tab\nand more', "msd": 0.1, "note": None},
-        {"caption": "", "msd": None, "note": "x"},
-    ]
-    write_table(pa.Table.from_pylist(rows), tmp_path / "out.tsv")
-    with (tmp_path / "out.tsv").open(newline="") as file:
-        read = list(csv.reader(file, delimiter="\t", strict=True))
-    assert read == [["caption", "msd", "note"], [rows[0]["caption"], "0.1", ""], ["", "", "x"]]
-
-
 def test_existing_output_is_not_replaced(tmp_path):
     path, other = tmp_path / "out.csv", pa.table({"a": [2]})
     write_table(pa.table({"a": [1]}), path)

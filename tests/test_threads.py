@@ -54,23 +54,24 @@ def test_unreadable_quota_is_ignored(tmp_path, content):
     assert write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": content}) == []
 
 
-@pytest.mark.parametrize(("quotas", "expected"), [([], 8), ([2.5, 6.0], 3), ([0.1], 1), ([64.0], 8)])
-def test_available_cores_are_limited_by_affinity_and_quota(monkeypatch, quotas, expected):
+@pytest.mark.parametrize(("quota", "expected"), [("max", 8), ("250000", 3), ("10000", 1), ("6400000", 8)])
+def test_available_cores_are_limited_by_affinity_and_quota(monkeypatch, tmp_path, quota, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(threads, "_quotas", lambda: iter(quotas))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "_chosen", None)
-    assert (threads.available(), threads.count()) == (expected, expected)
-    monkeypatch.setenv("OMP_NUM_THREADS", "5,2")
-    assert threads.count() == 5
-    threads.use(2)
-    assert threads.count() == torch.get_num_threads() == 2
+    write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"})
+    assert threads.available(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [("5,2", 5), ("", threads.available()), ("many", threads.available())])
+def test_number_of_threads_is_that_of_openmp_or_of_the_cores(given, expected):
+    code = "from msdscore import threads; print(threads.count()); threads.use(2); print(threads.count())"
+    environment = {**os.environ, "OMP_NUM_THREADS": given}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(expected), "2"]
 
 
 def test_torch_is_limited_to_the_quota_but_never_raised(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "available", lambda: 2)
-    for before, after in ((4, 2), (1, 1)):
+    for before, after in ((threads.available() + 2, threads.available()), (1, 1)):
         torch.set_num_threads(before)
         Scorer("toy")
         assert torch.get_num_threads() == after

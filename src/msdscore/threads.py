@@ -36,14 +36,14 @@ def use_one_blas_thread() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def available() -> int:
-    """Number of cores that this process may use: by its affinity, and by the CPU quota of its cgroups.
+def available(root: Path = Path("/")) -> int:
+    """Number of cores that this process may use: by its affinity, and by the CPU quota of its cgroups below a root.
 
     >>> available() >= 1
     True
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = min(quotas(), default=None)
+    quota = min(quotas(root), default=None)
     return cores if quota is None else max(1, min(cores, ceil(quota)))
 
 
