@@ -90,7 +90,6 @@ def check_network(device, side, batch=2):
 
 def interpret():
     patch_numpy_scalars()
-    assert convolutions.agrees(torch.device("cpu"))
     # An interpreted program takes 0.1 s whatever its size: a few large ones.
     with mock.patch.multiple(convolutions, TILE=32, CHANNELS=2048, FIRST_TILE=128):
         # Every kernel size and stride; the network has the other numbers of channels.
@@ -98,7 +97,8 @@ def interpret():
             check_layer("cpu", *layer, sides)
         check_first("cpu", (9, 12))
         check_network("cpu", 33, batch=1)
-        assert convolutions.agrees(torch.device("cpu"), torch.float16)
+        for dtype in (torch.float32, torch.float16):
+            assert convolutions.agrees(torch.device("cpu"), dtype)
 
 
 @needs_interpreter
