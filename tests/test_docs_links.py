@@ -91,6 +91,20 @@ def test_pages_outside_the_laboratory_stay_short():
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_000
 
 
+def test_pages_and_notebooks_import_only_names_that_stay():
+    docs = ROOT / "docs"
+    pages = [
+        path for path in docs.rglob("*") if path.suffix in {".md", ".ipynb"} and not path.is_relative_to(docs / "lab")
+    ]
+    found = {
+        name for path in pages for name in re.findall(r"from (msdscore[\w.]*) import", path.read_text(encoding="utf-8"))
+    }
+    assert "msdscore" in found
+    assert {name for name in found if not name.startswith(("msdscore_torch.integrations.", "msdscore_lab."))} == {
+        "msdscore"
+    }
+
+
 def test_tables_of_near_misses_are_those_that_were_measured_with_the_present_encoder():
     claims = encoder_claims(Scorer().signature)
     assert claims is not None, (
