@@ -19,7 +19,7 @@ from synthetic_clip import BASE, make_checkpoint, make_rows
 from transformers import CLIPModel
 
 from msdscore.encoders.registry import load_encoder
-from msdscore.rows.memory import pair_rows
+from msdscore.rows.rules import pair_rows
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.rows import score_all
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from msdscore import Scorer
 from msdscore.io.images import open_image
-from msdscore.io.parquet_images import StoredImages
+from msdscore.rows.images import StoredImages
 
 CAPTIONS = 4  # per image
 LANCZOS = Image.Resampling.LANCZOS

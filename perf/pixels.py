@@ -22,7 +22,7 @@ from PIL import Image
 
 from msdscore.encoders.preprocessing import as_prepared, prepare_image, read_pixels
 from msdscore.io.images import ImageLimits, open_image
-from msdscore.io.parquet_images import StoredImages
+from msdscore.rows.images import StoredImages
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_torch.vision.device import stack_pixels

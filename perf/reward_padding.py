@@ -16,7 +16,7 @@ from random import Random
 
 from msdscore import ScorerSpec
 from msdscore.intervals import bootstrap_mean
-from msdscore.io.parquet_images import StoredImages
+from msdscore.rows.images import StoredImages
 from msdscore_lab.stats.ranks import kendall_b, prepare
 from msdscore_torch.integrations.shared import shared_scorer
 from msdscore_torch.integrations.trl import length_neutral

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msdscore.errors import ImageError, InputError
-from msdscore.io import parquet_images
 from msdscore.io.files import TarImage
-from msdscore.io.parquet_images import StoredImage, StoredImages, read_columns
+from msdscore.rows import images
+from msdscore.rows.images import StoredImage, StoredImages, read_columns
 from msdscore.rows.tars import TarWalk, plain_header, read_samples, sample_key
 
 
@@ -25,7 +25,7 @@ def image_table(path, count=10, group=3):
 
 
 def test_stored_images_are_found_by_name_and_read_from_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_images, "CACHED_BYTES", 1)  # every row group evicts the previous one
+    monkeypatch.setattr(images, "CACHED_BYTES", 1)  # every row group evicts the previous one
     found = list(StoredImages([image_table(tmp_path / "p.parquet")], "file_name"))
     assert [image.name for image in found] == [f"{number}.jpg" for number in range(10)]
     assert [image.group for image in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
@@ -66,7 +66,7 @@ def test_a_repeated_name_is_an_error_unless_the_images_are_equal(tmp_path):
 def test_a_row_group_is_read_once(tmp_path, monkeypatch):
     opened = []
     real = pq.ParquetFile
-    monkeypatch.setattr(parquet_images.pq, "ParquetFile", lambda file: opened.append(file) or real(file))
+    monkeypatch.setattr(images.pq, "ParquetFile", lambda file: opened.append(file) or real(file))
     path = image_table(tmp_path / "once.parquet")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(StoredImage.read, [StoredImage("x", path, row) for row in (0, 1, 2)] * 4))

@@ -29,8 +29,7 @@ from msdscore.forms.references import (
     measure_references,
     p_value_with_references,
 )
-from msdscore.rows.files import open_rows
-from msdscore.rows.references import ReferenceFile
+from msdscore.rows.files import ReferenceFile, open_rows
 from msdscore.run.rows import score_file
 
 REFERENCES = ["a red box on a table", "a small red square", "something red"]

@@ -19,7 +19,7 @@ from msdscore.forms.base import Form
 from msdscore.forms.registry import forms
 from msdscore.io.files import is_image_name
 from msdscore.io.images import ImageLimits, ImageSource
-from msdscore.rows.memory import ImageAndCaption, pair_rows, stream_rows
+from msdscore.rows.rules import ImageAndCaption, pair_rows, stream_rows
 from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from msdscore.errors import InputError, unknown_name
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import TarImage
-from msdscore.io.parquet_images import StoredImage
 from msdscore.io.stores import expand
 from msdscore.rows.formats import open_records
+from msdscore.rows.images import StoredImage
 from msdscore.rows.rules import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.rows.tars import read_samples
 

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from msdscore.errors import ImageError, unknown_name
-from msdscore.rows.memory import pair_rows
-from msdscore.rows.rules import Row, is_blank
+from msdscore.rows.rules import Row, is_blank, pair_rows
 from msdscore_serve.schema import FORM, JSON, Item, Items, RewardRequest
 from msdscore_serve.settings import RequestError, ServeSettings
 

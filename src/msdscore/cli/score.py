@@ -16,8 +16,7 @@ from msdscore.cli.progress import bar, print_json, rows_file, stoppable, tell, t
 from msdscore.errors import CaptionError, ConfigError, shortened, unknown_name
 
 if TYPE_CHECKING:
-    from msdscore.rows.files import RowSource
-    from msdscore.rows.references import ReferenceFile
+    from msdscore.rows.files import ReferenceFile, RowSource
     from msdscore.rows.rules import ColumnNames
     from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
     from msdscore.scoring.spec import ScorerSpec
@@ -152,7 +151,7 @@ def score(
     file = None if output is None else Path(output)
     known = None
     if rows.references is not None:
-        from msdscore.rows.references import ReferenceFile
+        from msdscore.rows.files import ReferenceFile
 
         known = ReferenceFile(rows.references)
     if rows.reference and (known is not None or not captions):

@@ -8,22 +8,22 @@ import ast
 import json
 import os
 import tokenize
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL.Image import Image
 
-from msdscore.errors import CaptionError, ImageError, InputError, RowError, shortened, unknown_name
-from msdscore.io.files import TarImage
+from msdscore.errors import CaptionError, ConfigError, ImageError, InputError, RowError, shortened, unknown_name
+from msdscore.io.files import File, TarImage
 from msdscore.io.images import ImageSource, from_cell, refuse_address
 from msdscore.text.normal import clean
 
 if TYPE_CHECKING:
+    from msdscore.rows.files import ReferenceFile
     from msdscore.rows.images import ImageFinder
-    from msdscore.rows.references import ReferenceFile
 
 # In order of precedence.
 IMAGE_NAMES = ("image", "image_path", "file_name", "filename", "img")
@@ -36,6 +36,7 @@ _NO_ANSWER = "Failed to obtain answer"  # written by evaluation harnesses instea
 _MOST_ROLES = 256  # sets of columns whose roles are remembered
 _NOT_A_LIST = 'begins like a list and is none; write it as JSON, such as ["a dog", "a puppy"]'
 
+ImageAndCaption: TypeAlias = tuple[ImageSource, str | Sequence[str]] | Mapping[str, Any]
 Role = Literal["image", "caption", "id", "references"]
 _USUAL: dict[Role, tuple[str, ...]] = {
     "image": IMAGE_NAMES,
@@ -295,6 +296,50 @@ class RowMaker:
             named = _with_caption(row, text, f"{name}[{position}]" if captions else name)
             made.append(named._replace(id=row_id, columns=values))
         return made
+
+
+def pair_rows(
+    images: Sequence[Any],
+    captions: Sequence[Any],
+    owner: Sequence[int],
+    *,
+    sets: Sequence[object],
+    references: Sequence[Any] = (),
+    error: str | None = None,
+) -> list[Row]:
+    """Return one row per caption; `owner` has the index of its image (-1: none) and of its `references`.
+
+    Captions with equal values in `sets` are one candidate set. An `error` is that of all rows.
+    """
+    maker, rows = RowMaker(), list[Row]()
+    for caption, image, candidates in zip(captions, owner, sets, strict=True):
+        values = {"image": images[image] if image >= 0 else None, "caption": caption}
+        if references:
+            values["references"] = references[image]
+        # A caption that is a list would become several rows: here it is one caption that is not text.
+        rows += maker.rows(values, set=f"pair {candidates}", error=error, split=False)
+    return rows
+
+
+def stream_rows(items: Iterable[ImageAndCaption]) -> Iterator[Row]:
+    """Yield the rows of pairs (image, caption) and of mappings, in which a caption may be a list of captions.
+
+    Rows of one image that follow each other are a candidate set.
+    """
+    maker, number = RowMaker(), 0
+    previous: ImageSource | None = None
+    for item in items:
+        if isinstance(item, Mapping):
+            values = item
+        elif isinstance(item, tuple | list) and len(item) == 2:
+            values = {"image": item[0], "caption": item[1]}
+        else:
+            raise ConfigError(f"expected a row (image, caption) or a mapping with both, got {type(item).__name__}")
+        for row in maker.rows(values):
+            # Objects are compared while both exist: a later one may have the address of an earlier one.
+            is_same = row.image is previous or (isinstance(row.image, File) and row.image == previous)
+            number, previous = number if is_same and row.image is not None else number + 1, row.image
+            yield row if row.set is not None else row._replace(set=f"image {number}")
 
 
 def _with_caption(row: Row, caption: Any, name: str) -> Row:

@@ -14,7 +14,7 @@ from msdscore.forms.registry import COLUMNS
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import TarImage
 from msdscore.io.shards import SIGNATURE_KEY
-from msdscore.rows.parquet import ParquetTable
+from msdscore.rows.formats import ParquetTable
 from msdscore.rows.rules import ColumnNames, Row, first_of
 from msdscore.rows.tars import CAPTION_LISTS, sample_key
 from msdscore.run.parts import WORST

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msdscore.errors import InputError, RowError, unknown_name
-from msdscore.io.parquet_images import StoredImage
+from msdscore.rows.images import StoredImage
 
 Image = Path | StoredImage
 Kind = Literal["pairs", "rated", "battles"]

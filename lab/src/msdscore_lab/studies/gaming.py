@@ -13,7 +13,7 @@ import numpy as np
 from msdscore.core.arrays import to_numpy
 from msdscore.errors import InputError
 from msdscore.io.images import ImageSource
-from msdscore.rows.memory import pair_rows
+from msdscore.rows.rules import pair_rows
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, known
 from msdscore.scoring.rows import score_all

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from msdscore.errors import InputError
-from msdscore.io.parquet_images import StoredImages, read_columns
+from msdscore.rows.images import StoredImages, read_columns
 from msdscore_lab.benchmarks.base import Battle, ItemSet, Winner
 from msdscore_lab.benchmarks.readers.files import find, find_all, folder, missing_error, numbered, read_json, records
 from msdscore_lab.benchmarks.readers.ratings import MarkedCaption

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from msdscore.errors import ConfigError, InputError
-from msdscore.io.parquet_images import StoredImages
+from msdscore.rows.images import StoredImages
 from msdscore_lab.benchmarks.base import ItemSet, Pair, image_key
 from msdscore_lab.benchmarks.readers import files
 from msdscore_lab.benchmarks.readers.files import RawRow, numbered, records, tidy

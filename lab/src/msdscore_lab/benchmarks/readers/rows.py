@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.io.parquet_images import StoredImage, StoredImages, read_columns
+from msdscore.rows.images import StoredImage, StoredImages, read_columns
 from msdscore_lab.benchmarks.base import Battle, Image, ItemSet, ItemT, Pair, Rated, Winner, image_key
 from msdscore_lab.benchmarks.readers import files
 from msdscore_lab.benchmarks.readers.files import RawRow, all_tidy, numbered, rating, records, tidy

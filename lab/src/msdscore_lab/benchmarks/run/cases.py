@@ -17,7 +17,7 @@ from msdscore.encoders.base import Embeddings, Encoder, Published, offers
 from msdscore.errors import RowError
 from msdscore.intervals import Floats
 from msdscore.io.images import open_image
-from msdscore.io.parquet_images import StoredImage
+from msdscore.rows.images import StoredImage
 from msdscore.rows.rules import caption_error
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded

@@ -10,7 +10,7 @@ from msdscore.forms.base import Form
 from msdscore.forms.paper import Paper
 from msdscore.forms.references import split_references
 from msdscore.intervals import Resampling
-from msdscore.rows.references import ReferenceFile
+from msdscore.rows.files import ReferenceFile
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.base import Benchmark, Item, ItemSet, Rated, cluster, image_key

@@ -7,7 +7,7 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError
 from msdscore.forms.registry import columns_logged
-from msdscore.rows.memory import pair_rows
+from msdscore.rows.rules import pair_rows
 from msdscore.scoring.results import known
 from msdscore.scoring.rows import score_all
 from msdscore.scoring.spec import DEFAULT_ENCODER
