@@ -20,7 +20,7 @@ from msdscore.io.targets import MADE_BY, REMEDY, check_manifest, dump, load, rea
 T = TypeVar("T")
 LOCK = "lock"
 OWNED = "made-by-msdscore"  # marker file; a folder without it is never emptied
-_REASONS = 3  # errors of failed rows that a summary lists
+REASONS = 3  # errors of failed rows that a summary lists
 _KEY = "msdscore.key"  # of a part, in its schema metadata
 _PART = re.compile(r"part-(\d+)\.parquet")
 _FOLDER_FILES = re.compile(rf"{_PART.pattern}|manifest\.json")  # the files in the folder of a run
@@ -319,9 +319,9 @@ def _counted(tables: Iterable[pa.Table | JsonRows], counts: dict[str, Any]) -> I
             if pa.types.is_list(column.type):
                 column = joined_texts(column)
             counts[count] += added.num_rows - column.null_count
-            if column.null_count < added.num_rows and len(counts[first]) < _REASONS:
+            if column.null_count < added.num_rows and len(counts[first]) < REASONS:
                 reasons = [f"row {counts['rows'] + row}: {text}" for row, text in enumerate(column.to_pylist()) if text]
-                counts[first] += reasons[: _REASONS - len(counts[first])]
+                counts[first] += reasons[: REASONS - len(counts[first])]
         counts["rows"] += added.num_rows
         yield table
 

@@ -1,8 +1,9 @@
-"""Score shards: one Parquet file of scores per input shard, with metadata about its input and scorer."""
+"""Folders of scores: one Parquet file per input shard with facts about it, a manifest, and the state of every shard."""
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from io import SEEK_END
@@ -11,15 +12,19 @@ from typing import Any, BinaryIO
 from msdscore.errors import RunError, shortened
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import is_address, split_query
-from msdscore.io.stores import exists, reading, writing
+from msdscore.io.stores import exists, in_folder, join, reading, writing
 from msdscore.io.tables import ROW_GROUP
-from msdscore.io.targets import REMEDY, json_bytes
+from msdscore.io.targets import REMEDY, check_manifest, dump, json_bytes, parsed
 
 SIGNATURE_KEY = b"msdscore"  # key of the signature in the schema metadata of every Parquet output
 SHARD_KEY = b"msdscore.shard"  # key of the facts below
 CHECKSUM_KEY = b"msdscore.checksum"  # key of a hash of all bytes before the footer
 CHECKED_BYTES = 64 << 20  # checksums of local files up to this size are verified whenever a shard is reused
 FORMAT = 1
+FOLDER = "_run"  # within the folder of scores, where readers of Parquet datasets do not look
+MANIFEST = "manifest.json"
+STATES = "shards"  # beginning of the names of the files with the state of every shard
+Entry = dict[str, Any]  # the state of a shard
 ERRORS = (OSError, ValueError, pa.ArrowException)
 
 
@@ -123,3 +128,55 @@ def write_shard(table: pa.Table, name: str, facts: ShardFacts) -> None:
         with open(file.name, "rb") as written:  # noqa: PTH123, its own name, under which it was opened
             checksum = _hash(written, file.tell())
         writer.add_key_value_metadata({CHECKSUM_KEY: checksum})
+
+
+def claim_folder(folder: str, manifest: Mapping[str, Any], *, overwrite: bool = False) -> None:
+    """Store the manifest of a folder of scores unless it has one; a folder has the scores of one scorer only.
+
+    Raises:
+        RunError: the folder has scores of another scorer, or of other options, and `overwrite` is not set.
+    """
+    name = join(join(folder, FOLDER), MANIFEST)
+    before = _read(name)
+    if before is None and not overwrite:
+        _check_shards(folder, manifest)
+    if before is None or (overwrite and before != dump(manifest)):
+        with writing(name, keep=not overwrite) as file:
+            file.write(dump(manifest))
+        before = _read(name)  # of another run, if it was faster
+    check_manifest(folder, parsed(name, before or b"{}"), manifest)
+
+
+def _read(name: str) -> bytes | None:
+    if not exists(name):
+        return None
+    with reading(name) as file:
+        return bytes(file.read())
+
+
+def _check_shards(folder: str, manifest: Mapping[str, Any]) -> None:
+    """Raise if a folder without a manifest has scores of another signature."""
+    for name in in_folder(folder, "*.parquet"):
+        facts = None
+        with suppress(*ERRORS), reading(name) as file:
+            facts = shard_facts(pq.read_schema(file))
+        if facts is not None:
+            check_manifest(name, {"signature": facts.signature}, {"signature": manifest["signature"]})
+
+
+def read_states(names: Sequence[str]) -> dict[str, Entry]:
+    """Return the last state of every shard, by the name of its scores, in these files, which may be missing."""
+    states: dict[str, Entry] = {}
+    for name in names:
+        for line in (_read(name) or b"").splitlines():
+            with suppress(ValueError, KeyError, TypeError):  # the last line may be incomplete
+                entry = dict(json.loads(line))
+                states[str(entry["scores"])] = entry
+    return states
+
+
+def missing_scores(folder: str, present: Collection[str]) -> list[str]:
+    """Return one line for each shard of the runs in a folder that has no scores; `present` are names of scores."""
+    states = read_states(in_folder(join(folder, FOLDER), f"{STATES}*.jsonl"))
+    missing = [entry for name, entry in states.items() if name not in present]
+    return [f"{entry['source']}: {entry.get('error', 'not scored')}" for entry in missing]

@@ -12,9 +12,8 @@ from msdscore.errors import InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
 from msdscore.io.files import base_name, is_address, write_bytes
-from msdscore.io.shards import ERRORS
+from msdscore.io.shards import ERRORS, FOLDER, STATES, Entry, read_states
 from msdscore.io.targets import json_bytes
-from msdscore.run.folders import FOLDER, STATES, Entry, read_states
 from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__

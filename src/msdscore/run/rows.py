@@ -6,14 +6,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from msdscore.core.evidence import limits_text
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, RunError, missing_extra
-from msdscore.forms.references import signed
+from msdscore.forms import references
 from msdscore.forms.registry import COLUMNS
+from msdscore.forms.registry import added as added_columns
 from msdscore.io.arrow import HAS_ARROW, pa
+from msdscore.io.files import replacing
 from msdscore.io.images import ImageLimits
-from msdscore.io.runs import Summary, discard, drop_parts, open_run, run_notes
+from msdscore.io.runs import REASONS, Summary, discard, drop_parts, finished_run, open_run, record_run, run_notes
 from msdscore.io.tables import (
     JSON_SUFFIXES,
     JsonRows,
@@ -22,13 +26,15 @@ from msdscore.io.tables import (
     table_from_columns,
     text_in_csv,
     without_formulas,
+    write_json,
 )
 from msdscore.io.targets import check_manifest, refuse_inputs, run_files
 from msdscore.rows.files import RowSource
 from msdscore.rows.rules import Row
 from msdscore.run.parts import OBJECTS, PART_BATCHES, WORST, Merged, Plan, ToTable, images_of, joined, score_missing
-from msdscore.run.plain import names_of, score_in_memory, write_scored
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.results import Scores
+from msdscore.scoring.rows import finish, score_rows
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
@@ -106,7 +112,7 @@ def score_file(
             return _finished(source, output, notes)
     record = None if spec is None else spec.record()
     if not HAS_ARROW:
-        return _score_plain(pipeline, source, output, how, manifest, record, progress)
+        return _score_in_memory(pipeline, source, output, how, manifest, record, progress)
     with open_run(output, manifest, again=notes is not None) as run:
         plan = Plan(source.read(), part_rows=how.part_rows or PART_BATCHES * pipeline.batch_size)
         scored, earlier = score_missing(
@@ -117,7 +123,7 @@ def score_file(
         merged = Merged(run, pipeline.form, verdict_at=pipeline.verdict_at)
         # How many references rows have is known at the end: files are compared without it.
         counts = merged.reference_counts
-        signature = signed(pipeline.signature, counts) if counts else pipeline.signature
+        signature = references.signed(pipeline.signature, counts) if counts else pipeline.signature
         new_names = renamed(plan.names.union(source.layout.seen), (*COLUMNS, WORST))
         summary = run.finish(
             _output_tables(merged, new_names, output.suffix.lower(), excel_safe=how.excel_safe),
@@ -134,7 +140,7 @@ def score_file(
     )  # fmt: skip
 
 
-def _score_plain(
+def _score_in_memory(
     pipeline: Pipeline,
     source: RowSource,
     output: Path,
@@ -143,19 +149,50 @@ def _score_plain(
     record: Mapping[str, Any] | None,
     progress: Callable[[int, int], None],
 ) -> ScoredFile:
-    """Score rows into a JSON output without PyArrow."""
-    scored = score_in_memory(pipeline, source, worst=how.worst, progress=progress)
-    objects = input_objects(source, scored.rows)
+    """Score rows into a JSON output without PyArrow: all rows are in memory, and an interrupted run starts again.
+
+    The output and the record of the run are those of a run in parts.
+    """
+    finished_run(output, manifest)  # raises if the output belongs to another run
+    plan = Plan(source.read(), part_rows=PART_BATCHES * pipeline.batch_size)
+    read, parts, done = list[Row](), list[Scores](), 0
+
+    def planned() -> Iterator[Row]:
+        for part in plan:
+            read.extend(part.rows)
+            yield from part.rows
+
+    for scores in score_rows(pipeline, planned(), worst=how.worst):
+        parts.append(scores)
+        done += len(scores)
+        progress(done, max(plan.count, source.total or 0))
+    order = sorted(range(len(read)), key=lambda at: read[at].index)
+    rows, scores = [read[at] for at in order], finish(Scores.join(parts), pipeline.form)
+    scores = scores[np.array(order, dtype=np.int64)]
+    names = list(added_columns(pipeline.form, references=references.NAMES[0] in scores.columns))
+    if how.worst:
+        names.insert(names.index("warnings"), WORST)
+    objects = input_objects(source, rows)
     new_names = renamed({name for values in objects for name in values}.union(source.layout.seen), (*COLUMNS, WORST))
-    summary = write_scored(
-        scored, [_with_names(values, new_names) for values in objects], output, manifest=manifest,
-        notes=_notes(source, scored.images, record, new_names, scored.scores.signature),
-        names=names_of(scored.scores, pipeline, worst=how.worst), check=source.check_unchanged,
-    )  # fmt: skip
-    count = sum(row.error is None for row in scored.rows)
+
+    def lines() -> Iterator[str]:
+        for values, score in zip(objects, scores, strict=True):
+            made = score.row() | {WORST: None if score.error else list(score.worst)}
+            yield json_line(_with_names(values, new_names) | {name: made[name] for name in names})
+
+    with replacing(output) as file:
+        write_json(lines(), file, output.suffix)
+        source.check_unchanged()
+    failed = [f"row {row}: {error}" for row, error in enumerate(scores.errors) if error is not None]
+    warned = [f"row {row}: {'; '.join(texts)}" for row, texts in enumerate(scores.warnings) if texts]
+    counts = {
+        "rows": len(rows), "failed": len(failed), "reasons": failed[:REASONS], "warned": len(warned),
+        "warnings": warned[:REASONS],
+    }  # fmt: skip
+    record_run(output, manifest, counts, _notes(source, plan.images, record, new_names, scores.signature))
     return ScoredFile(
-        **asdict(summary), scored=count, earlier=0, signature=scored.scores.signature, renamed=new_names,
-        cache=pipeline.cache_use,
+        **asdict(Summary.of(counts)), scored=sum(row.error is None for row in rows), earlier=0,
+        signature=scores.signature, renamed=new_names, cache=pipeline.cache_use,
     )  # fmt: skip
 
 

@@ -19,12 +19,11 @@ from msdscore.io import stores
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import image_tables, is_address
 from msdscore.io.runs import Run, drop_parts, hidden_parts, open_parts
-from msdscore.io.shards import ShardFacts, is_intact, read_facts, write_shard
+from msdscore.io.shards import ShardFacts, claim_folder, is_intact, read_facts, write_shard
 from msdscore.io.tables import table_from_columns
 from msdscore.io.targets import REMEDY, is_same_file, refuse_inputs
 from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames, Row, first_of
-from msdscore.run.folders import claim_folder
 from msdscore.run.parts import PART_BATCHES, WORST, Merged, Plan, images_of, joined, score_missing
 from msdscore.run.rows import renamed
 from msdscore.scoring.pipeline import Pipeline

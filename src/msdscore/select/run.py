@@ -21,11 +21,10 @@ from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import base_name, is_address, split_query
-from msdscore.io.shards import SIGNATURE_KEY
+from msdscore.io.shards import SIGNATURE_KEY, missing_scores
 from msdscore.io.targets import REMEDY, check_target, is_standard_output, refuse_inputs
 from msdscore.rows.files import with_images
 from msdscore.rows.tars import SHARED_KEY
-from msdscore.run.folders import missing_scores
 from msdscore.select.copies import copy_rows, copy_samples, write_sample_scores
 from msdscore.select.rule import Rule, ScoreTable, Survey, choose, quoted, survey
 from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows, scored_source
