@@ -67,9 +67,9 @@ def print_estimate(
     )
     several = f" with {count} processes, if they do not slow each other down" if count > 1 else ""
     typer.echo(f"{duration(whole)} in all{several}")
-    if len(shards) > 1:
-        times = [f"{duration(seconds[number])} with {number}" for number in WORKERS if number <= len(shards)]
-        typer.echo(f"by workers with a device of their own: {', '.join(times)}")
+    times = [f"{duration(seconds[number])} with {number}" for number in WORKERS if 1 < number <= len(shards)]
+    if times:
+        typer.echo(f"with several workers, each on a device of its own: {', '.join(times)}")
 
 
 def sampled_rate(
