@@ -88,7 +88,7 @@ def test_tests_of_the_table_of_guarantees_exist():
 def test_pages_outside_the_laboratory_stay_short():
     docs = ROOT / "docs"
     pages = [page for page in docs.rglob("*.md") if not page.is_relative_to(docs / "lab")]
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_000
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_200
 
 
 def test_pages_and_notebooks_import_only_names_that_stay():
