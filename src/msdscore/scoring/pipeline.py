@@ -220,10 +220,8 @@ class Pipeline:
         references: Sequence[Sequence[str] | None] = (),
     ) -> Finish:
         """Start `score`: all that does not wait for a GPU. The returned function waits, and returns its result."""
-        images, texts = (
-            self.embedder.images(decoded),
-            self.embedder.texts(captions),
-        )  # a GPU starts with the larger part
+        images = self.embedder.images(decoded)  # a GPU starts with the larger part
+        texts = self.embedder.texts(captions)
         results: list[Numbers | RowError | None] = [
             images.errors.get(image, texts.errors.get(item)) for item, image in enumerate(owner)
         ]
