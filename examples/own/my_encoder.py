@@ -8,8 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout
-from msdscore_torch.backbone import Backbone, Identity, SharedOptions, place
-from msdscore_torch.tensors import Features
+from msdscore_torch.backbone import Backbone, Features, Identity, SharedOptions, place
 from msdscore_torch.vision.device import patch_mask
 
 CLASSES = ["cat", "cup", "rocket", "woman"]  # the classes of your network, in order

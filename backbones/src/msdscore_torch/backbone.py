@@ -24,7 +24,7 @@ from msdscore.encoders.tokens import TextBatch, TextSettings, pack
 from msdscore.errors import ConfigError
 from msdscore_torch.gpu.device import sent
 from msdscore_torch.gpu.launching import without_cudnn_attention
-from msdscore_torch.tensors import Features
+from msdscore_torch.tensors import Features as Features
 from msdscore_torch.tokenizers import tokenise_all
 from msdscore_torch.vision.device import stack_pixels
 

@@ -7,8 +7,7 @@ import torch
 from msdscore.encoders.base import TokenLayout
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.encoders.registry import EncoderRow
-from msdscore_torch.backbone import Backbone, Identity, SharedOptions, place, read_options
-from msdscore_torch.tensors import Features
+from msdscore_torch.backbone import Backbone, Features, Identity, SharedOptions, place, read_options
 from msdscore_torch.vision.device import patch_mask
 
 ROW = EncoderRow(name="greyscale", loader=f"{__name__}:load", family="greyscale", licence="MIT", trained_on="nothing")

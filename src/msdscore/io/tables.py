@@ -220,8 +220,8 @@ def write_json(lines: Iterable[str], file: BinaryIO, suffix: str) -> None:
 def text_in_csv(table: pa.Table, suffix: str) -> pa.Table:
     """Join the texts of remarks for CSV and TSV; other formats have lists.
 
-    >>> text_in_csv(pa.table({"word_notes": [["x", "y"]], "warnings": [[]]}), ".csv").to_pydict()
-    {'word_notes': ['x; y'], 'warnings': [None]}
+    >>> text_in_csv(pa.table({"word_notes": [["x", "y"], []], "warnings": [["z"], None]}), ".csv").to_pydict()
+    {'word_notes': ['x; y', None], 'warnings': ['z', None]}
     """
     for name in ("word_notes", "warnings") if suffix.lower() in (".csv", ".tsv") else ():
         table = table.set_column(table.column_names.index(name), name, joined_texts(table[name]))

@@ -48,7 +48,7 @@ class Numbers:
     remarks on the caption and the image, `doubtful` its words in doubt with what is said about each (None if words are
     not judged), `worst` its least supported words if they were requested.
 
-    >>> Numbers({"msd": 0.5}).msd
+    >>> Numbers({"msd": 0.5}).values["msd"]
     0.5
     """
 
