@@ -16,7 +16,7 @@ from msdscore.scoring.embedder import OBJECTS, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
 from msdscore_torch.integrations.shared import shared_scorer
-from test_scoring_stream import named
+from test_scoring_stream import recall
 
 GPU = torch.device("cuda")
 SECONDS = 20.0  # far more than each test needs
@@ -44,7 +44,7 @@ def both(first, second):
 def test_memory_is_unlocked_while_encoding(known):
     toy, memory = load_encoder("toy"), VectorMemory()
     if known:
-        memory.recall(*named(known), toy.encode_texts)
+        recall(memory, known, toy.encode_texts)
     is_encoding, is_launching = Event(), Event()
 
     def encode(texts):
@@ -53,11 +53,11 @@ def test_memory_is_unlocked_while_encoding(known):
         return launched(GPU, lambda: toy.encode_texts(texts))
 
     def memory_first():
-        return memory.recall(*named([*known, "two"]), encode)
+        return recall(memory, [*known, "two"], encode)
 
     def launch_first():
         assert is_encoding.wait(SECONDS)
-        return launched(GPU, lambda: is_launching.set() or memory.recall(*named([*known, "three"]), toy.encode_texts))
+        return launched(GPU, lambda: is_launching.set() or recall(memory, [*known, "three"], toy.encode_texts))
 
     first, second = both(memory_first, launch_first)
     assert np.array_equal(first.points, toy.encode_texts([*known, "two"]).points)
@@ -70,13 +70,13 @@ def test_text_in_two_batches_is_evicted_without_error():
     memory = VectorMemory(limit=3 * size)
 
     def encode_slowly(texts):
-        memory.recall(*named(["one", "two"]), toy.encode_texts)  # another thread encodes the same text meanwhile
+        recall(memory, ["one", "two"], toy.encode_texts)  # another thread encodes the same text meanwhile
         return toy.encode_texts(texts)
 
-    both(lambda: memory.recall(*named(["one"]), encode_slowly), lambda: None)
-    memory.recall(*named(["two"]), toy.encode_texts)  # uses the older batch, so that the newer one is evicted first
+    both(lambda: recall(memory, ["one"], encode_slowly), lambda: None)
+    recall(memory, ["two"], toy.encode_texts)  # uses the older batch, so that the newer one is evicted first
     for number in range(6):
-        found = memory.recall(*named([f"ball {number}", "one"]), toy.encode_texts)
+        found = recall(memory, [f"ball {number}", "one"], toy.encode_texts)
         assert np.array_equal(found.pooled, toy.encode_texts([f"ball {number}", "one"]).pooled)
 
 

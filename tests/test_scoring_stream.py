@@ -244,9 +244,9 @@ def test_out_of_memory_for_one_item_is_raised():
         encode_in_batches([1, 2], Elsewhere(room=0).encode_images, size=2)
 
 
-def named(texts):
-    """Return keys and items of a memory."""
-    return texts, texts
+def recall(memory, texts, encode):
+    """Return the vectors of texts, which are their own keys."""
+    return memory.recall(texts, texts, encode)
 
 
 def test_text_cache_returns_identical_vectors_and_evicts_the_oldest():
@@ -259,16 +259,16 @@ def test_text_cache_returns_identical_vectors_and_evicts_the_oldest():
     first, second = ["a red square", "two"], ["a red square", "three blue circles on a line", "two"]
     one = toy.encode_texts(first)
     memory = VectorMemory(limit=2 * (one.nbytes + 2 * OBJECTS))
-    memory.recall(*named(first), encode)
-    found, whole = memory.recall(*named(second), encode), toy.encode_texts(second)
+    recall(memory, first, encode)
+    found, whole = recall(memory, second, encode), toy.encode_texts(second)
     assert asked == [first, second[1:2]]
     assert np.array_equal(found.mask, whole.mask)
     assert np.array_equal(found.points, whole.points)
     assert np.array_equal(found.pooled, whole.pooled)
     assert found.layout == whole.layout
     for number in range(5):
-        memory.recall(*named([f"ball {number}"]), encode)
-    memory.recall(*named(["ball 4", "two"]), encode)
+        recall(memory, [f"ball {number}"], encode)
+    recall(memory, ["ball 4", "two"], encode)
     assert asked[-1] == ["two"]
 
 
