@@ -120,18 +120,16 @@ def test_interrupted_run_resumes_without_repeated_requests(photos, server, tmp_p
     assert invoke(*words, "--prompt", "Hm?", "--overwrite").exit_code == 3
 
 
-def test_only_changed_images_are_captioned_again(photos, server, tmp_path) -> None:
+def test_replaced_images_are_refused(photos, server, tmp_path) -> None:
     out = tmp_path / "captions.jsonl"
     words = command(photos, "-m", "gpt", "--url", server.url, "-o", out, "--batch-size", "2", "--workers", "1")
     assert invoke(*words).exit_code == 3
-    before, asked = rows_of(out), len(server.asked)
-    Image.new("RGB", (20, 16), "orange").save(photos / "black.png")
-    assert invoke(*words).exit_code == 3
-    after = rows_of(out)
-    assert len(server.asked) - asked == 2  # the part of two images
-    assert after[0]["caption"] != before[0]["caption"]
-    assert after[1:] == before[1:]
     assert "prompt" in json.loads((tmp_path / "captions.jsonl.run.json").read_text())
+    before, asked = out.read_bytes(), len(server.asked)
+    Image.new("RGB", (20, 16), "orange").save(photos / "black.png")
+    assert "another image files" in str(invoke(*words).exception)
+    assert (len(server.asked), out.read_bytes()) == (asked, before)
+    assert invoke(*words, "--overwrite").exit_code == 3
 
 
 def test_images_changed_during_a_run_are_rejected(photos, server, tmp_path) -> None:
@@ -148,7 +146,7 @@ def test_images_changed_during_a_run_are_rejected(photos, server, tmp_path) -> N
     stopped = invoke(*words)
     assert "images changed during the run; run again" in str(stopped.exception)
     assert not out.exists()
-    assert invoke(*words).exit_code == 3
+    assert invoke(*words, "--overwrite").exit_code == 3
     assert "165" in rows_of(out)[0]["caption"]
 
 

@@ -1,6 +1,6 @@
 """Caption the images of a folder or a file, in resumable parts."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ import pyarrow as pa
 from msdscore.errors import InputError, RowError, RunError
 from msdscore.io.files import is_image_name, size_and_time, source_key, text_key
 from msdscore.io.images import from_cell, open_image
-from msdscore.io.runs import discard, finished_run, open_run, run_notes
+from msdscore.io.runs import discard, finished_run, open_run
 from msdscore.io.tables import check_output
 from msdscore.rows.formats import open_records
 from msdscore.rows.rules import IMAGE_NAMES, first_of, listed
@@ -82,67 +82,51 @@ def caption_images(
     check_output(output, inputs=[about.source, *(image.source for image in images if isinstance(image.source, Path))])
     if about.overwrite:
         discard(output)
+    state = _state(images)
     manifest = {
         "captioner": about.identity,
         "system": about.system,
         "settings": asdict(settings),
-        "images": blake2b("\n".join(image.name for image in images).encode(), digest_size=8).hexdigest(),
+        "image files": state,
         "part": about.part,
         "version": __version__,
     }
-    parts = [images[start : start + about.part] for start in range(0, len(images), about.part)]
-    keys, described = _keys(parts), 0
-    writer: CaptionWriter | None = None
-    done, notes = finished_run(output, manifest), run_notes(output) or {}
-    if done and notes.get("parts") == keys:
+    if done := finished_run(output, manifest):
         return CaptionedFile(done.rows, done.failed, done.rows, done.reasons)
-    with open_run(output, manifest, again=done is not None) as run:
-        finished_tables = _finished_parts(output, notes, about.part) if done else {}
-        for part_index, key, batch in run.missing(zip(keys, parts, strict=True)):
-            table = finished_tables.get(key)
-            if table is None:
-                writer = writer or load()
-                table = _table(batch, writer, settings, about.system, first=part_index == 0)
-                described += len(batch)
-            run.write(part_index, table, key=key)
+    parts, described = [images[start : start + about.part] for start in range(0, len(images), about.part)], 0
+    writer: CaptionWriter | None = None
+    with open_run(output, manifest) as run:
+        for part_index, key, batch in run.missing(("", part) for part in parts):
+            writer = writer or load()
+            run.write(part_index, _table(batch, writer, settings, about.system, first=part_index == 0), key=key)
+            described += len(batch)
             progress(part_index * about.part + len(batch), len(images))
-        model: dict[str, Any] = {name: notes[name] for name in ("prompt", "model") if name in notes}
-        if writer:
-            model |= {"prompt": writer.prompt, "model": writer.identity}
         written = run.finish(
             rows=len(images),
             metadata={"msdscore.captioner": about.identity},
-            notes={**model, "parts": keys},
-            check=partial(_check_unchanged, output, parts, keys),
+            notes={"prompt": writer.prompt, "model": writer.identity} if writer else {},
+            check=partial(_check_unchanged, output, images, state),
         )
     return CaptionedFile(written.rows, written.failed, len(images) - described, written.reasons)
 
 
-def _check_unchanged(output: Path, parts: Sequence[Sequence[NamedImage]], keys: Sequence[str]) -> None:
-    if _keys(parts) != keys:
-        raise RunError(f"{output}: images changed during the run; run again to describe only the changed ones")
+def _check_unchanged(output: Path, images: Sequence[NamedImage], state: str) -> None:
+    if _state(images) != state:
+        raise RunError(f"{output}: images changed during the run; run again with --overwrite")
 
 
-def _keys(parts: Sequence[Sequence[NamedImage]]) -> list[str]:
-    """Return one key per part: a hash of the names, sizes and times of its images."""
+def _state(images: Sequence[NamedImage]) -> str:
+    """Return a hash of the names, sizes and times of images."""
     with ThreadPoolExecutor(8) as pool:
-        states = ["\n".join(pool.map(_state, batch)) for batch in parts]
-    return [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() for text in states]
+        states = "\n".join(pool.map(_state_of, images))
+    return blake2b(states.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _state(image: NamedImage) -> str:
+def _state_of(image: NamedImage) -> str:
     source = image.source
     if isinstance(source, RowError):
         return f"{image.name}\0{source}"
     return f"{image.name}\0{size_and_time(source) if isinstance(source, Path) else source_key(source)}"
-
-
-def _finished_parts(output: Path, notes: Mapping[str, Any], part: int) -> dict[str, pa.Table]:
-    """Return the rows of a finished output by the keys of their parts."""
-    with ExitStack() as stack:
-        rows = [record.values for record in open_records(output, format=None, until=stack).read()]
-    tables = (pa.Table.from_pylist(rows[start : start + part], schema=_SCHEMA) for start in range(0, len(rows), part))
-    return dict(zip(notes.get("parts", ()), tables, strict=False))
 
 
 def _table(

@@ -89,7 +89,7 @@ def bench(
     """Run metrics on benchmarks of human judgements.
 
     Writes NAME.json (results, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
-    tables. The same command resumes an interrupted run and scores missing or changed items again. An additional
+    tables. The same command resumes an interrupted run; if images were replaced, it needs --overwrite. An additional
     --metric scores only that metric; another --protocol evaluates the existing scores, into NAME-PROTOCOL.json.
 
     Exit codes: 0 all items scored, 3 some items failed (their errors are in the output), 2 invalid usage.

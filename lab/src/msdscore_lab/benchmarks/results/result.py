@@ -321,7 +321,7 @@ def scores_table(items: Sequence[Item], columns: Mapping[str, Sequence[Any]]) ->
     table = item_table(items)
     width = len(items[0].captions)
     for name, values in columns.items():
-        if name in ("error", "stranger", "stamp"):
+        if name == "error":
             table = table.append_column(name, pa.array(values, pa.string()))
         elif FACT in name and not any(isinstance(value, list) for value in values):
             table = table.append_column(name, pa.array(values, pa.float64()))

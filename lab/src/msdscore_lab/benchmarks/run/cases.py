@@ -51,15 +51,8 @@ class ItemBatch:
     wrong: tuple[int, ...]
 
 
-def item_batches(
-    items: Sequence[Item],
-    *,
-    seed: int,
-    control: bool,
-    size: int = BATCH_IMAGES,
-    chosen: Collection[int] | None = None,
-) -> Iterator[ItemBatch]:
-    """Yield all items, or the `chosen` ones, in batches of `size` images and their wrong images.
+def item_batches(items: Sequence[Item], *, seed: int, control: bool, size: int = BATCH_IMAGES) -> Iterator[ItemBatch]:
+    """Yield all items in batches of `size` images and their wrong images.
 
     The wrong image is the next one in the ring, so that a batch needs few additional images. Images of one prompt are
     in one batch, because Soft-MSD compares them.
@@ -67,8 +60,8 @@ def item_batches(
     keys = [image_key(item.image) for item in items]
     position = {image_key(image): rank for rank, image in enumerate(image_ring(items, seed))}
     by_cluster: dict[str, list[int]] = defaultdict(list)
-    for index in range(len(items)) if chosen is None else sorted(chosen):
-        by_cluster[cluster(items[index])].append(index)
+    for index, item in enumerate(items):
+        by_cluster[cluster(item)].append(index)
     wrong_images = wrong_image_by_key(items, seed) if control else {}
     ordered = sorted(by_cluster.values(), key=lambda indices: min(position[keys[index]] for index in indices))
     for indices in _grouped(ordered, keys, size):

@@ -32,7 +32,7 @@ from msdscore.io.runs import discard, open_run
 from msdscore.io.targets import REMEDY
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.version import __version__
-from msdscore_lab.benchmarks.base import Benchmark, Item, image_key, image_names
+from msdscore_lab.benchmarks.base import Benchmark, Item, image_key
 from msdscore_lab.benchmarks.protocols import counting
 from msdscore_lab.benchmarks.protocols.counting import Figure, Figures, Flags
 from msdscore_lab.benchmarks.registry import reader_options
@@ -43,10 +43,9 @@ from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, Work, prepare_work
 from msdscore_lab.benchmarks.run.score_file import (
     Reusable,
     find_reusable,
-    image_state,
+    images_fingerprint,
     is_score_file,
     recorded_scorer,
-    sources_of,
     write,
 )
 from msdscore_lab.metrics.base import Cases, Metric, Scope
@@ -68,8 +67,8 @@ def run_benchmark(
 ) -> Result:
     """Score and evaluate a benchmark; scores are stored as Parquet next to the result file `output` (.json).
 
-    A stopped run resumes. Existing scores are reused: only new metrics, and new or changed images, are scored; another
-    protocol has a separate result file. `pipeline` is called if a metric needs an encoder; with `stamp`
+    A stopped run resumes. Existing scores are reused: only new metrics are scored, and changed images are an error;
+    another protocol has a separate result file. `pipeline` is called if a metric needs an encoder; with `stamp`
     (`ScorerSpec.stamp`), only if something remains to be encoded. A benchmark with random draws is averaged over
     `plan.seeds` draws.
     """
@@ -121,25 +120,24 @@ def _run_once(
     _check_free(scores, is_score_file, plan.root, overwrite=overwrite)
     if overwrite:
         scores.unlink(missing_ok=True)
-    sources = sources_of(items, seed=plan.seed, control=plan.control)
+    base = {**work.base, "count": len(items), "images": images_fingerprint(items)}
     encodes = any(metric.needs("encoder") for metric in work.metrics)
     scorer = recorded_scorer(scores, stamp) if encodes else None
-    earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources) if scorer else None
+    earlier = find_reusable(scores, base, _signatures(work, scorer)) if scorer else None
     loaded = None
-    if earlier is None or earlier.tasks:
+    if earlier is None or earlier.remaining:
         if encodes:
             loaded = pipeline()
             scorer = _record(loaded)
-        earlier = find_reusable(scores, work.base, _signatures(work, scorer), sources)
-    if earlier.tasks:
-        table = _score(work, scores, earlier, loaded, _signatures(work, scorer), progress)
-        if sources_of(items, seed=plan.seed, control=plan.control) != sources:
-            raise RunError(f"{scores}: images were changed during the run; run again, which scores only those")
-        wrong_names, stamps = zip(*sources, strict=True)
-        state = {"error": [None] * len(items), "stranger": wrong_names, "stamp": stamps}
+        earlier = find_reusable(scores, base, _signatures(work, scorer))
+    if earlier.remaining:
+        table = _score(work, scores, base, earlier, loaded, _signatures(work, scorer), progress)
+        if images_fingerprint(items) != base["images"]:
+            raise RunError(f"{scores}: images were changed during the run; run again")
         metadata = None if scorer is None else {"stamp": stamp, "record": asdict(scorer)}
         signatures = {**earlier.signatures, **_signatures(work, scorer)}
-        write(scores, tables.scores_table(items, {**state, **table}), work.base, signatures, metadata)
+        columns = {"error": [None] * len(items), **table}
+        write(scores, tables.scores_table(items, columns), base, signatures, metadata)
         _discard_parts(scores)
     progress(len(items), len(items))
     made = _provenance(work, scorer, time.monotonic() - started)
@@ -166,17 +164,13 @@ def _discard_parts(scores: Path) -> None:
 
 
 def _provenance(work: Work, scorer: ScorerRecord | None, seconds: float) -> Provenance:
-    """Return date, command, device and time of a run, and a hash of its items and images."""
-    items = work.item_set.items
-    names, images = image_names(item.image for item in items), {image_key(item.image): item.image for item in items}
-    files = {names[key]: image if isinstance(image, Path) else image.file for key, image in images.items()}
-    sizes = {name: str(path.stat().st_size) if path.exists() else "" for name, path in files.items()}
+    """Return date, command, device and time of a run, and a hash of its items."""
     return Provenance(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=work.plan.command,
         device=scorer.device if scorer else "",
         seconds=round(seconds, 1),
-        data={"items": work.base["items"], "images": _digest(sorted(sizes.items()), 16)},
+        data={"items": work.base["items"]},
     )
 
 
@@ -192,13 +186,10 @@ def _record(pipeline: Pipeline) -> ScorerRecord:
     return ScorerRecord(pipeline.signature, pipeline.embedder.signature, str(pipeline.encoder.device), published)
 
 
-def _digest(content: Any, size: int, **options: Any) -> str:
-    return blake2b(json.dumps(content, **options).encode(), digest_size=size).hexdigest()
-
-
 def _score(
     work: Work,
     scores: Path,
+    base: Mapping[str, Any],
     earlier: Reusable,
     pipeline: Pipeline | None,
     signatures: Mapping[str, str],
@@ -206,29 +197,22 @@ def _score(
 ) -> dict[str, list[Any]]:
     """Return the columns of all items, from earlier scores and from parts next to `scores`.
 
-    Only a run with the same work resumes from these parts; a part with a changed image is scored again.
+    Only a run of the same metrics on the same items and images resumes from these parts.
     """
     plan, items = work.plan, work.item_set.items
-    manifest: dict[str, Any] = {"base": work.base, "metrics": signatures}
-    digest = _digest({**manifest, "tasks": earlier.tasks}, 6, ensure_ascii=False)
-    batches = partial(item_batches, items, seed=plan.seed, control=plan.control)
-    remaining = [
-        (batch, labels)
-        for indices, labels in earlier.tasks
-        for batch in batches(size=plan.batch_images, chosen=indices)
-    ]
-    done = [0, *accumulate(len(batch.items) for batch, _ in remaining)]  # items before each batch, then all
+    manifest = {"base": base, "metrics": {label: signatures[label] for label in earlier.remaining}}
+    digest = blake2b(json.dumps(manifest, ensure_ascii=False).encode(), digest_size=6).hexdigest()
+    batches = list(item_batches(items, seed=plan.seed, control=plan.control, size=plan.batch_images))
+    done = [0, *accumulate(len(batch.items) for batch in batches)]  # items before each batch, then all
     pipeline = pipeline and pipeline.remembering()  # every distinct caption is embedded once over all batches
-    texts = text_cases(items)
-    keyed = ((_digest(list(map(image_state, batch.images)), 8), (batch, labels)) for batch, labels in remaining)
-    with open_run(scores.with_name(f"{scores.stem}.{digest}.parquet"), {**manifest, "work": digest}) as run:
-        for number, key, (batch, labels) in run.missing(keyed):
+    texts, metrics = text_cases(items), _metrics(work, earlier.remaining, "part")
+    with open_run(scores.with_name(f"{scores.stem}.{digest}.parquet"), manifest) as run:
+        for number, key, batch in run.missing(("", batch) for batch in batches):
             progress(done[number], done[-1])
-            table = _score_batch(_metrics(work, labels, "part"), texts(batch, whole=False), batch, pipeline)
-            run.write(number, table, key=key)
+            run.write(number, _score_batch(metrics, texts(batch, whole=False), batch, pipeline), key=key)
         columns = tables.merge_columns(run.tables(), earlier.columns, len(items))
-    if corpus_metrics := _metrics(work, [label for _, labels in earlier.tasks for label in labels], "corpus"):
-        batch = next(batches(size=len(items)))
+    if corpus_metrics := _metrics(work, earlier.remaining, "corpus"):
+        (batch,) = item_batches(items, seed=plan.seed, control=plan.control, size=len(items))
         scored = tables.score_columns(corpus_metrics, texts(batch, whole=plan.limit is None))
         table = pa.table({"item": pa.array(batch.items, pa.int64()), **scored})
         columns |= tables.merge_columns([table], {}, len(items))
