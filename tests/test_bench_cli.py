@@ -298,19 +298,6 @@ def test_a_metric_that_fails_is_one_line_with_metric_and_item(metric, message, t
     assert re.search(message, str(wrong.exception)), wrong.exception
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_bench_plot_writes_a_figure(results, kind, tmp_path):
-    _, _, arguments = results
-    answer = invoke(
-        "bench", "sugarcrepe", "flickr8k-expert", *arguments, "--samples", 20, "--plot", tmp_path / f"f.{kind}"
-    )
-    assert answer.exit_code == 0, answer.output
-    content = (tmp_path / f"f.{kind}").read_bytes()
-    assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
-    wrong = invoke("bench", "sugarcrepe", *arguments, "--plot", tmp_path / "f.txt")
-    assert "f.txt" in str(wrong.exception)
-
-
 def test_results_without_metrics_and_negative_seeds_are_rejected(tmp_path):
     make_sugarcrepe(tmp_path / "data")
     bench = ["bench", "sugarcrepe", "--root", str(tmp_path / "data"), "-e", "toy", "-m", "msd", "-o", str(tmp_path)]

@@ -14,7 +14,6 @@ from scipy.io import savemat
 from command_line import invoke
 from msdscore.errors import ConfigError, ImageError, InputError, UnknownNameError
 from msdscore_lab.benchmarks.base import Pair, image_key, image_source
-from msdscore_lab.benchmarks.readers.pairs import VALSE_PIECES
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage, draw_pairs
 from msdscore_lab.benchmarks.registry import load
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
@@ -287,30 +286,6 @@ def test_foil_can_sample_one_pair_per_image(tmp_path: Path) -> None:
     drawn = [load("foil", tmp_path, sample="one-per-image", seed=seed).items for seed in range(8)]
     assert all([image_key(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
     assert {items[0].id for items in drawn} == {"11/0", "11/1"}
-
-
-def _piece(valid: int, foil: int, **more: Any) -> dict[str, Any]:
-    row = {"dataset": "SWiG", "original_split": "test", "dataset_idx": "1", "linguistic_phenomena": "x"}
-    votes = {"foil": foil, "caption": valid, "other": 0}
-    row |= {"image_file": "a_1.jpg", "caption": "yes", "classes": "a", "classes_foil": "b", "foil": "no"}
-    return {**row, "mturk": votes, **more}
-
-
-def test_valse_reads_only_confirmed_pairs(tmp_path: Path) -> None:
-    for piece in VALSE_PIECES:
-        _dump(tmp_path / "data" / f"{piece.replace('counting-', 'counting_')}.json", {"k_0": _piece(3, 0)})
-    mixed = {"k_4": _piece(2, 1), "k_9": _piece(1, 2), "k_10": _piece(3, 0, caption=["listed"]), "k_11": {}}
-    _dump(tmp_path / "data" / "existence.json", mixed)
-    reading = load("valse", tmp_path)
-    assert len(reading) == 12
-    first = [item for item in reading.items if item.subset == "existence"]
-    assert [(item.id, item.positive, item.votes) for item in first] == [
-        ("existence/k_4", "yes", (2, 1)),
-        ("existence/k_10", "listed", (3, 0)),
-    ]
-    assert reading.notes == {"pairs left out: annotators did not confirm the foil": 2}
-    (tmp_path / "images" / "SWiG").mkdir(parents=True)
-    assert load("valse", tmp_path).items[0].image == tmp_path / "images" / "SWiG" / "a_1.jpg"
 
 
 def test_rsicd_pairs_come_from_other_images(tmp_path: Path) -> None:

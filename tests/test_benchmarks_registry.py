@@ -66,7 +66,6 @@ OTHER_JSON = {
     "composite": ("composite.json", []),
     "pascal50s": ("pascal_50s.json", []),
     "foil": ("foilv1.0_test_2017.json", {"images": []}),
-    "valse": ("existence.json", []),
     "thumb": ("mscoco_THumB-1.0.jsonl", [1]),
     "hat": ("hat-trainval.json", [["a"]]),
 }

@@ -1,26 +1,17 @@
 """Benchmarks as rows, and readers of THumB, HAT and long captions, on small files."""
 
-import itertools
 import json
-from collections import Counter
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from bench_sets import write_rows
-from msdscore.encoders.registry import load_encoder
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
-from msdscore.scorer import Scorer
-from msdscore_lab.benchmarks.base import wrong_images
 from msdscore_lab.benchmarks.protocols.counting import evaluate
 from msdscore_lab.benchmarks.readers.ratings import read_hat_words, read_long_words
 from msdscore_lab.benchmarks.readers.rows import captioned_images
 from msdscore_lab.benchmarks.registry import benchmark, load
-from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
-from msdscore_lab.benchmarks.run.runner import run_benchmark
 from real_data import FOLDER, needs
 
 QUICK = Resampling(samples=30)
@@ -212,79 +203,3 @@ def test_real_rows(name, file, count):
     items = load(name, FOLDER / f"{file}.jsonl").items
     assert len(items) == count
     assert items[0].image.read()[:4] == b"RIFF"
-
-
-def test_images_of_one_prompt_are_compared_with_each_other(tmp_path):
-    rows = [
-        {"caption": "a red square", "images": ["a.png", "b.png", "c.png"], "label": 2},
-        {"caption": "a dog", "images": ["d.png", "e.png"], "ratings": [0.5, 0.25], "id": "dog"},
-        {"caption": "a cat", "images": ["f.png", "g.png"], "ratings": [1, 1]},  # nothing to prefer
-    ]
-    path = tmp_path / "mine.jsonl"
-    write_rows(path, rows)
-    items = load("images", path).items
-    assert [item.id for item in items] == ["0:0", "0:1", "0:2", "dog:0", "dog:1", "2:0", "2:1"]
-    assert [item.ratings for item in items[:3]] == [(0.0,), (0.0,), (1.0,)]
-    scores = [[0.1], [0.9], [0.5], [0.3], [0.3], [0.0], [1.0]]
-    figures = values("images", items, np.array(scores))
-    assert figures["best"].value == pytest.approx((0 + 0.5) / 2)  # b wins instead of c; d and e are tied
-    assert figures["best"].n == 2
-    assert figures["pairs"].value == pytest.approx((1 + 0 + 0.5) / 3)
-    scores[1] = [np.nan]
-    assert values("images", items, np.array(scores))["best"].missing == 1
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"images": ["a.png"], "label": 0}, "expected images, a list of at least 2 names, got"),
-        ({"images": ["a.png", "b.png"], "label": 2}, "expected label to be the index of one of 2 images, got 2"),
-        ({"images": ["a.png", "b.png"], "ratings": [1]}, r"expected ratings, one per image \(2\), got \[1\]"),
-    ],
-)
-def test_invalid_rows_of_images_are_rejected(tmp_path, row, message):
-    path = tmp_path / "mine.jsonl"
-    write_rows(path, [{"caption": "a dog", **row}])
-    with pytest.raises(InputError, match=f"row 1: {message}"):
-        load("images", path)
-
-
-def test_soft_msd_of_the_images_of_a_prompt_does_not_depend_on_the_batch(tmp_path):
-    scorer = Scorer(load_encoder("toy"), "short")
-    colours = ("red", "green", "blue", "yellow")
-    for colour in colours:
-        Image.new("RGB", (48, 48), colour).save(tmp_path / f"{colour}.png")
-    rows = [
-        {"caption": f"a {colour} square", "images": [f"{colour}.png", f"{other}.png"], "label": 0}
-        for colour, other in itertools.pairwise(colours)  # most images belong to two prompts
-    ]
-    path = tmp_path / "mine.jsonl"
-    write_rows(path, rows)
-    plan = BenchmarkPlan(name="images", root=path, metrics=("soft-msd",), batch_images=2, samples=5)
-    run_benchmark(plan, tmp_path / "out.json", lambda: scorer.pipeline)
-    table = pq.read_table(tmp_path / "out.parquet")
-    scores = {key: value for key, (value,) in zip(table["id"].to_pylist(), table["soft-msd"].to_pylist(), strict=True)}
-    for number, row in enumerate(rows):
-        ranked = scorer.rank_images([tmp_path / name for name in row["images"]], row["caption"])
-        assert [scores[f"{number}:{place}"] for place in range(2)] == pytest.approx(ranked.soft_msd.tolist(), abs=1e-6)
-        alone = scorer.score(tmp_path / row["images"][1], row["caption"]).soft_msd
-        assert scores[f"{number}:1"] != pytest.approx(alone, abs=1e-6)
-
-
-def test_images_of_a_prompt_are_not_wrong_images_for_it(tmp_path):
-    rows = [{"caption": f"number {n}", "images": [f"{n}{c}.png" for c in "abc"], "label": 0} for n in range(2)]
-    write_rows(tmp_path / "mine.jsonl", rows)
-    items = load("images", tmp_path / "mine.jsonl").items
-    for seed in range(5):
-        assert all(item.group != other.name[0] for item, other in zip(items, wrong_images(items, seed), strict=True))
-    with pytest.raises(InputError, match="no image of another prompt"):
-        wrong_images(items[:3], 0)
-
-
-def test_limits_take_whole_prompts(tmp_path):
-    rows = [{"caption": f"number {n}", "images": [f"{n}a.png", f"{n}b.png"], "label": 0} for n in range(6)]
-    path = tmp_path / "mine.jsonl"
-    write_rows(path, rows)
-    plan = BenchmarkPlan(name="images", root=path, metrics=("length",), limit=4)
-    chosen = prepare_work(plan).item_set.items
-    assert Counter(item.group for item in chosen) == {"0": 2, "3": 2}

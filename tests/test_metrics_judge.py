@@ -52,12 +52,10 @@ def judge(server, tmp_path, **options):
 
 def test_both_orders_are_sent_with_image_and_settings(server, tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
-    scored = judge(server, tmp_path, key_env="MY_KEY", price_in=2, price_out=10).score(BATCH)
+    scored = judge(server, tmp_path, key_env="MY_KEY").score(BATCH)
     assert scored.values[:2].tolist() == [[1, 0], [0, 1]]
     assert np.isnan(scored.values[2]).all()
-    assert scored.facts["calls"].tolist() == [2, 0, 0]  # the second case has the same two requests
-    assert scored.facts["tokens_in"].tolist() == [200, 0, 0]
-    assert scored.facts["cost"][0] == pytest.approx((200 * 2 + 14 * 10) / 1e6)
+    assert len(server.asked) == 2  # the second case has the same two requests
     body = server.asked[0]
     assert (body["model"], body["temperature"], body["top_p"]) == ("some-model", 0.1, 0.9)
     data = body["messages"][1]["content"][0]["image_url"]["url"].split(",")[1]
@@ -80,7 +78,6 @@ def test_answers_are_cached(server, tmp_path):
     again = judge(server, tmp_path).score(BATCH)
     assert len(server.asked) == count
     np.testing.assert_array_equal(first.values, again.values)
-    assert again.facts["tokens_in"].tolist() == first.facts["tokens_in"].tolist()
     judge(server, tmp_path, temperature=0.7).score(BATCH)
     assert len(server.asked) == 2 * count  # other settings are not cached
     for path in (tmp_path / "cache").rglob("*.json"):
@@ -120,18 +117,6 @@ def test_key_that_no_header_can_contain_is_reported_without_it(server, tmp_path,
     assert server.headers[0]["Authorization"] == "Bearer secret"
 
 
-@pytest.mark.parametrize(
-    "usage",
-    [{"prompt_tokens": 10**400}, {"prompt_tokens": -5}, {"prompt_tokens": None}, {"prompt_tokens": "x"}, "x", [1]],
-)
-def test_implausible_numbers_of_tokens_are_not_counted(server, tmp_path, usage):
-    reply = {"choices": [{"message": {"content": "Verdict: 1"}}], "usage": usage}
-    server.replies = [(200, reply, {})] * 2
-    scored = judge(server, tmp_path, workers=1, price_in=1).score(BATCH)
-    assert (scored.facts["tokens_in"][0], scored.facts["cost"][0]) == (0, 0)
-    assert waits == []
-
-
 def test_parts_of_a_message_are_joined_and_others_rejected(server, tmp_path):
     parts = [{"type": "text", "text": "Because: so."}, {"type": "text", "text": "\nVerdict: 2"}]
     server.replies = [(200, {"choices": [{"message": {"content": content}}]}, {}) for content in (7, [7], parts, parts)]
@@ -145,7 +130,7 @@ def test_folder_of_answers_that_cannot_be_written_is_reported(server, tmp_path):
         judge(server, tmp_path).score(BATCH)
 
 
-@pytest.mark.parametrize("option", ["price_in", "temperature"])
+@pytest.mark.parametrize("option", ["top_p", "temperature"])
 def test_numbers_of_a_metric_are_finite(server, tmp_path, option):
     with pytest.raises(ConfigError, match=f"{option} must be"):
         judge(server, tmp_path, **{option: "inf"})
@@ -161,12 +146,12 @@ def test_answer_without_verdict_is_retried_and_then_missing(server, tmp_path):
     server.answer = lambda first, second: "I cannot decide."
     scored = judge(server, tmp_path).score(make_batch([RED], [(0, (GOOD, BAD))]))
     assert np.isnan(scored.values).all()
-    assert scored.facts["calls"].tolist() == [6]  # three tries in each order
+    assert len(server.asked) == 6  # three tries in each order
     texts = iter(["hm", "Verdict: **2**"] * 2)
     server.answer = lambda first, second: next(texts)
     scored = judge(server, tmp_path, workers=1, top_p=1).score(make_batch([RED], [(0, (GOOD, BAD))]))
     assert scored.values.tolist() == [[0.5, 0.5]]
-    assert scored.facts["calls"].tolist() == [4]
+    assert len(server.asked) == 6 + 4
 
 
 @pytest.mark.parametrize(

@@ -135,10 +135,7 @@ def test_a_local_judge_is_queried_in_both_orders(tmp_path, tmp_path_factory, mon
     batch = make_batch([GREY], [(0, ("up", "down"))])
     first = load_metric(asked).score(batch)
     assert first.values.tolist() == [[1.0, 0.0]]
-    assert first.facts["calls"].tolist() == [2]
-    assert first.facts["tokens_out"].tolist() == [2 * len("Verdict: 1") + 2]
-    again = load_metric(asked).score(batch)  # from the disk
-    assert again.facts["tokens_in"].tolist() == first.facts["tokens_in"].tolist()
+    assert load_metric(asked).score(batch).values.tolist() == first.values.tolist()  # from the disk
     assert len(list((tmp_path / "cache").rglob("*.json"))) == 2
 
 
@@ -147,6 +144,6 @@ def test_sampled_answer_depends_only_on_the_seed(talker):
 
     model = load_local(str(talker / "model"), device="cpu")
     hot = Sampling(temperature=50.0, top_p=1.0, most_tokens=8)
-    answers = [model.answer(GREY, "Grade good:", hot, seed=seed).text for seed in (1, 1, 2)]
+    answers = [model.answer(GREY, "Grade good:", hot, seed=seed) for seed in (1, 1, 2)]
     assert answers[0] == answers[1] != answers[2]
     assert torch.initial_seed() != 1

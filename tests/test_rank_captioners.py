@@ -351,13 +351,10 @@ def test_captioners_with_references_are_ranked_by_ref_msd(tmp_path):
 
 
 @pytest.mark.parametrize("style", ["markdown", "latex", "csv"])
-def test_ranking_tables_are_printed_in_all_formats(files, style, tmp_path) -> None:
+def test_ranking_tables_are_printed_in_all_formats(files, style) -> None:
     words = ["rank-captioners", *map(str, files), "--samples", "50"]
     printed = invoke(*words, "-f", style)
     assert printed.exit_code == 0, printed.output
-    assert invoke(*words, "-o", str(tmp_path / "r.html")).exit_code == 0
-    again = invoke("table", str(tmp_path / "r.json"), "-f", style)
-    assert again.stdout == printed.stdout
     if style == "csv":
         rows = list(csv.DictReader(StringIO(printed.stdout)))
         means = [row for row in rows if row["column"] == "MSD"]
@@ -437,13 +434,3 @@ def test_too_few_images_for_the_differences_are_named(tmp_path) -> None:
     first, pairs = ranking_grids(rank(read_contest(many), how=FEW))
     assert not any(note.startswith("only ") for note in first.notes)
     assert pairs.notes[0] == "all differences are significant at 0.05"
-
-
-def test_a_ranking_among_results_of_benchmarks_is_rejected(files, tmp_path) -> None:
-    words = ["rank-captioners", *map(str, files), "--samples", "50", "-o", str(tmp_path / "r.html")]
-    assert invoke(*words).exit_code == 0
-    wrong = invoke("table", str(tmp_path / "r.json"), "--overview")
-    assert "; print it separately, without --overview" in str(wrong.exception)
-    (tmp_path / "r.json").write_text('{"captioners": []}')
-    broken = invoke("table", str(tmp_path / "r.json"))
-    assert "expected the JSON of msdscore rank-captioners" in str(broken.exception)

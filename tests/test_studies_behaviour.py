@@ -11,14 +11,12 @@ from PIL import Image
 
 from bench_sets import COLOURS, encoded, write_images, write_rows
 from command_line import invoke
-from msdscore.errors import ConfigError, InputError
+from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.scorer import Scorer
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.text import words
 from msdscore_lab import edits
 from msdscore_lab.benchmarks.readers.rows import captioned_images
-from msdscore_lab.metrics.base import CaseScores
-from msdscore_lab.metrics.registry import load_metric
 from msdscore_lab.studies.behaviour import behaviour, checks_of, pass_rates, variants
 from msdscore_lab.studies.context import Study
 from msdscore_lab.studies.gaming import KINDS, gaming, gaming_texts
@@ -87,21 +85,19 @@ def rows(tmp_path):
     return tmp_path / "set.jsonl"
 
 
-def rates(metrics, entries):
-    table = pass_rates(Study(root=Path()), Scorer("toy", "short").pipeline, metrics, entries)
+def rates(entries, *names):
+    table = pass_rates(Study(root=Path()), Scorer("toy", "short").pipeline, names or ("similarity", "length"), entries)
     return table, {row["family"]: row for row in table.rows}
 
 
-def test_metrics_pass_the_checks_of_their_inputs(rows):
-    metrics = [load_metric("cosine"), load_metric("constant"), load_metric("length")]
-    table, families = rates(metrics, captioned_images(rows))
+def test_columns_pass_the_checks_of_their_inputs(rows):
+    table, families = rates(captioned_images(rows))
     assert table.facts["images"] == 6
-    assert families["own against another's caption"]["cosine"].value == 1.0
-    assert families["wrong colour"]["cosine"].value == 1.0
-    assert families["wrong colour"]["cosine, wrong image"] < 1.0
-    assert families["case and full stop"]["cosine"].value == 1.0
-    assert families["wrong colour"]["constant"].value == 0.0
-    assert families["image mirrored"]["constant"].value == 1.0
+    assert families["own against another's caption"]["similarity"].value == 1.0
+    assert families["wrong colour"]["similarity"].value == 1.0
+    assert families["wrong colour"]["similarity, wrong image"] < 1.0
+    assert families["case and full stop"]["similarity"].value == 1.0
+    assert families["image mirrored"]["length"].value == 1.0
     assert families["paragraph against sentence"]["length"].value == 1.0
     assert families["paragraph against sentence"]["length, wrong image"] == 1.0  # decided by the text only
     assert families["false detail added"]["length"].value == 0.0
@@ -109,23 +105,25 @@ def test_metrics_pass_the_checks_of_their_inputs(rows):
 
 
 def test_missing_score_fails_and_invalid_requests_are_rejected(rows):
-    silent = replace(load_metric("constant"), score=lambda cases: CaseScores(np.full(cases.captions.shape, np.nan)))
-    with np.errstate(all="ignore"), pytest.warns(RuntimeWarning):
-        _, families = rates([silent], captioned_images(rows))
-    assert {row["constant"].value for row in families.values()} == {0.0}
-    with pytest.raises(ConfigError, match="rank-agg does not"):
-        behaviour(Study(root=rows), metric=["rank-agg"])
+    entries = captioned_images(rows)
+    failed = [replace(entry, captions=("Failed to obtain answer via API.", "a square")) for entry in entries[:1]]
+    _, families = rates([*failed, *entries[1:]])
+    assert families["own against another's caption"]["similarity"].value == pytest.approx(
+        4 / 6
+    )  # also of the image before it
+    with pytest.raises(UnknownNameError, match="'msdd'.*'msd'"):
+        behaviour(Study(root=rows, spec=ScorerSpec(encoder="toy")), metric=["msdd"])
     with pytest.raises(InputError, match="2 captions each, got 0"):
-        rates([load_metric("cosine")], [])
+        rates([])
 
 
 def test_images_next_to_the_rows_are_found_and_missing_ones_reported(tmp_path):
     write_rows(tmp_path / "set.jsonl", [{"image": f"{n}.png", "captions": ["a", "b"]} for n in COLOURS[:3]])
     with pytest.raises(InputError, match="none of 3 images .*red.png"):
-        rates([load_metric("cosine")], captioned_images(tmp_path / "set.jsonl"))
+        rates(captioned_images(tmp_path / "set.jsonl"))
     for colour in COLOURS[:3]:
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
-    table, _ = rates([load_metric("cosine")], captioned_images(tmp_path / "set.jsonl"))
+    table, _ = rates(captioned_images(tmp_path / "set.jsonl"))
     assert table.facts["images"] == 3
 
 
@@ -136,10 +134,10 @@ def test_unreadable_images_do_not_stop_the_study(tmp_path, monkeypatch):
     for colour in COLOURS[:3]:
         (tmp_path / f"{colour}.png").write_bytes(encoded(colour, 48))
     entries = captioned_images(tmp_path / "set.jsonl")
-    table, _ = rates([load_metric("cosine")], entries)
+    table, _ = rates(entries)
     assert (table.facts["images"], table.facts["left_out"]) == (2, 3)
     with pytest.raises(InputError, match="no two consecutive images"):
-        rates([load_metric("cosine")], entries[1:3])
+        rates(entries[1:3])
 
 
 def test_gaming_texts_are_built_from_probable_words_and_the_caption():
@@ -175,13 +173,13 @@ def test_behaviour_command(rows, tmp_path):
         "-e",
         "toy",
         "-m",
-        "cosine",
+        "similarity",
         "-m",
         "length",
         "-o",
         str(tmp_path / "b.json"),
     )
     assert answer.exit_code == 0, answer.output
-    assert "| no. | family | expected | n | cosine | wrong image | length | wrong image |" in answer.stdout
+    assert "| no. | family | expected | n | similarity | wrong image | length | wrong image |" in answer.stdout
     (table,) = json.loads((tmp_path / "b.json").read_text())["tables"]
-    assert {"cosine", "length"} <= set(table["rows"][0])
+    assert {"similarity", "length"} <= set(table["rows"][0])

@@ -81,24 +81,11 @@ def test_adaptive_concentration_is_harder(root):
 
 
 @pytest.mark.slow
-def test_scores_depend_on_the_seed_of_random_starts(root, pipeline):
-    items = load("sugarcrepe", root).items
-    clusterings, captions, scores = stability(Study(root=root, spec=ScorerSpec(encoder="toy")), seeds=3)
+def test_clusterings_depend_on_the_seed_of_random_starts(root):
+    clusterings, captions = stability(Study(root=root, spec=ScorerSpec(encoder="toy")), seeds=3)
     assert [row["mixture"] for row in clusterings.rows] == list(MIXTURES)
     assert all(-1 <= row["index"] <= 1 for row in captions.rows)
-    drawn, fixed, over_seeds, moved, between = (row["value"] for row in scores.rows)
-    assert 0 <= drawn <= 1
-    assert 0 <= scores.rows[0]["deviation"] <= scores.rows[0]["most"] - scores.rows[0]["least"]
-    assert abs(moved.value) < between
-    assert scores.facts["pairs"] == 16
-    assert 0 <= over_seeds.value < between
-    assert fixed.value == pytest.approx(np.mean([_score(pipeline, pair) for pair in items]))
-
-
-def _score(pipeline, pair):
-    decoded = pipeline.decode([pair.image.read()])
-    right, wrong = pipeline.score(decoded, pair.captions, [0, 0])
-    return right.values["msd"] > wrong.values["msd"]
+    assert min(row["index"] for row in captions.rows) < 1
 
 
 @pytest.mark.slow

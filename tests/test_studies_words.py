@@ -74,21 +74,3 @@ def test_words_command_prints_a_table_and_writes_json(long, tmp_path):
     assert np.isfinite([row["true"]["value"] for row in rows]).all()
     wrong = invoke("study", "words", "--root", str(long), "--marks", "chiar")
     assert "Did you mean 'chair'" in str(wrong.exception)
-
-
-def test_doubt_curve_counts_true_and_false_captions():
-    from msdscore_lab.studies.localisation import THRESHOLDS, doubt_table
-
-    smallest = np.array([[0.5, 0.004], [0.03, 0.03], [1.0, 0.5], [np.nan, 0.1]])
-    table = doubt_table(smallest, np.arange(4), "pairs", "s")
-    shares = {row["threshold"]: (row["true"].value, row["false"].value) for row in table.rows}
-    assert set(shares) == set(THRESHOLDS)
-    assert shares[0.001] == (0.0, 0.0)
-    assert shares[0.005] == (0.0, pytest.approx(1 / 3))
-    assert shares[0.05] == (pytest.approx(1 / 3), pytest.approx(2 / 3))
-    assert table.facts["pairs"] == 3
-    assert "1 pairs could not be read" in table.notes
-    values = [share for pair in zip(*shares.values(), strict=True) for share in pair]
-    assert all(0 <= value <= 1 for value in values)
-    for side in zip(*shares.values(), strict=True):
-        assert list(side) == sorted(side)  # a higher threshold flags more

@@ -1,6 +1,6 @@
 """Benchmark items, their images, and the registry row of a benchmark."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +42,7 @@ class Pair:
 class Rated:
     """An image with one caption and its human ratings, one per judge.
 
-    `system` wrote the caption; `scales` are other ratings by name, such as precision and recall. Items of one
-    `group`, such as the images generated from one prompt, are compared with each other and resampled together.
+    `system` wrote the caption; `scales` are other ratings by name, such as precision and recall.
     """
 
     id: str
@@ -54,7 +53,6 @@ class Rated:
     subset: str = ""
     system: str = ""
     scales: Mapping[str, float] = field(default_factory=dict, hash=False)
-    group: str = ""
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -201,13 +199,8 @@ def source_or_empty(image: Image) -> Path | bytes:
 
 
 def clusters(items: Iterable[Item]) -> NDArray[np.str_]:
-    """Return the cluster of every item for resampling: its group, or its image."""
-    return np.array(list(map(cluster, items)), dtype=np.str_)
-
-
-def cluster(item: Item) -> str:
-    """Return the cluster of an item: its group if it has one, else its image."""
-    return (item.group if isinstance(item, Rated) else "") or image_key(item.image)
+    """Return the cluster of every item for resampling: its image."""
+    return np.array([image_key(item.image) for item in items], dtype=np.str_)
 
 
 def image_ring(items: Iterable[Item], seed: int) -> list[Image]:
@@ -226,32 +219,18 @@ def wrong_image_by_key(items: Iterable[Item], seed: int) -> dict[str, Image]:
 
     Each image is replaced by the next one in a shuffled ring whose file exists. No item gets the right image, all items
     of one image get the same wrong image, and every image is used. If files are missing, the control is computed on
-    the same items as the figure. The wrong image is never one of the same prompt.
+    the same items as the figure.
     """
-    items = tuple(items)
     ring = image_ring(items, seed)
     if len(ring) < 2:
         raise InputError(f"the wrong-image control needs at least 2 different images, got {len(ring)}")
-    available = [
-        not isinstance(image, Path) or image.is_file() for image in ring
-    ]  # images stored in a table always exist
+    # Images stored in a table always exist.
+    available = [not isinstance(image, Path) or image.is_file() for image in ring]
     usable = available if sum(available) > 1 else [True] * len(ring)
-    prompts: dict[str, set[str]] = defaultdict(set)
-    for item in items:
-        prompts[image_key(item.image)].add(cluster(item))
-    prompts_of = [prompts[image_key(image)] for image in ring]
     wrong_images_by_key: dict[str, Image] = {}
     for position, image in enumerate(ring):
         others = (index % len(ring) for index in range(position + 1, position + len(ring)))
-        replacement = next(
-            (other for other in others if usable[other] and prompts_of[other].isdisjoint(prompts_of[position])), None
-        )
-        if replacement is None:
-            raise InputError(
-                f"{image.name}: no image of another prompt for the wrong-image control; "
-                "add prompts with other images, or pass --no-control"
-            )
-        wrong_images_by_key[image_key(image)] = ring[replacement]
+        wrong_images_by_key[image_key(image)] = next(ring[other] for other in others if usable[other])
     return wrong_images_by_key
 
 

@@ -1,9 +1,8 @@
 """Rankings of captioners on shared images: means, ranks and differences, with intervals and significance tests."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -13,7 +12,7 @@ from msdscore.errors import InputError, unknown_name
 from msdscore.forms.registry import columns_logged, heading, lower_is_better
 from msdscore.intervals import Interval, Resampling, bootstrap_mean
 from msdscore_lab.benchmarks.results.grids import FEW_IMAGES, NONE, Grid, p_value
-from msdscore_lab.benchmarks.results.result import from_plain, plain
+from msdscore_lab.benchmarks.results.result import plain
 from msdscore_lab.captioners.contest import Contest
 from msdscore_lab.stats.differences import Differences, all_pairs, bootstrap_means, compare_means, ranks_of
 from msdscore_lab.stats.ranks import kendall_b, prepare, spearman
@@ -23,7 +22,6 @@ _LEVEL, _POWER = 0.05, 0.8
 _UNBOUNDED = 1e6  # ends of an interval that are not shown
 _MAX_IMAGES_NEEDED = 100_000  # larger estimates are not shown
 _EXTRAS = {"interval": "95 % interval", "rank": "rank", "p": "p vs. best", "n": "n"}
-_HEAD = 1 << 16  # bytes of a file that are searched for the key "captioners"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +99,6 @@ class Ranking:
             "agreements": [asdict(agreement) for agreement in self.agreements],
         }
         return dict(plain(values))
-
-
-def is_ranking(path: Path) -> bool:
-    """Return whether a file is the JSON of a ranking, by its first fields."""
-    try:
-        with path.open("rb") as file:
-            return b'"captioners"' in file.read(_HEAD)
-    except OSError:
-        return False
-
-
-def read_ranking(values: Mapping[str, Any]) -> Ranking:
-    """Restore a ranking from `Ranking.to_dict`, without its captions, which tables do not need.
-
-    Raises:
-        InputError: If the values are not a ranking.
-    """
-    empty = np.zeros(0, dtype=np.int64)
-    try:
-        contest = Contest(
-            tuple(map(Path, values["files"])), values["signature"], tuple(values["captioners"]),
-            ("",) * values["images"], values["left_out"], empty, empty, (), (), {},
-        )  # fmt: skip
-        metrics = from_plain(tuple[MetricRanking, ...], values["metrics"])
-        people = from_plain(MetricRanking | None, values["people"])
-        agreements = from_plain(tuple[PeopleAgreement, ...], values["agreements"])
-        return Ranking(contest, metrics, people, agreements, values["samples"], values["seed"])
-    except (KeyError, TypeError) as error:
-        raise InputError(f"expected the JSON of msdscore rank-captioners, got other fields ({error})") from error
 
 
 def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:

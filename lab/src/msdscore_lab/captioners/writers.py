@@ -59,7 +59,7 @@ def endpoint_writer(endpoint: Endpoint, settings: CaptioningSettings, workers: i
 
     def ask(image: Image, stopped: Event) -> str | RowError:
         try:
-            return endpoint.ask(image, "", prompt, settings, stopped=stopped).text
+            return endpoint.ask(image, "", prompt, settings, stopped=stopped)
         except RefusedQuestionError as error:
             return RowError(str(error))
 
@@ -95,7 +95,7 @@ def load_writer(
 
     def write(images: Sequence[Image], seeds: Sequence[int]) -> list[str]:
         pairs = zip(images, seeds, strict=True)
-        return [chat_model.answer(image, prompt, settings, seed=seed).text for image, seed in pairs]
+        return [chat_model.answer(image, prompt, settings, seed=seed) for image, seed in pairs]
 
     return CaptionWriter(chat_model.signature, prompt, write)
 

@@ -63,7 +63,6 @@ class ResultOptions:
     """Output files of a benchmark run."""
 
     output: Path = option(OUTPUT, Path("results"), "--output", "-o", help="Folder for NAME.json and NAME.parquet.")
-    plot: Path | None = option(OUTPUT, None, help="Plot of the metrics with their intervals (.png, .svg, .pdf).")
     overwrite: bool = option(OUTPUT, False, "--overwrite", help="Delete existing scores first.")
     json: options.Json = False
 
@@ -96,19 +95,15 @@ def bench(
     """
     from functools import cache, partial
 
-    from msdscore.explain.figure import FIGURES
-    from msdscore.io.targets import check_folder, check_target, put
+    from msdscore.io.targets import check_folder
     from msdscore_lab.benchmarks.results.grids import screen_grids
     from msdscore_lab.benchmarks.results.result import to_json
-    from msdscore_lab.benchmarks.results.tables import draw
     from msdscore_lab.benchmarks.run.plan import LONG_NOTE, pipeline_for
     from msdscore_lab.benchmarks.run.runner import run_benchmark
     from msdscore_lab.cli.grids import grid_table
 
     outputs = [f"{file_name(name)}{end}" for name in names for end in (".json", ".parquet")]
     check_folder(target.output, outputs, inputs=[protocol.root, scorer.bank])
-    if target.plot is not None:
-        check_target(target.plot, FIGURES, inputs=[protocol.root, scorer.bank])
     spec, results = scorer.spec(batch), []
     pipeline, stamp = cache(spec.build), spec.stamp()
 
@@ -127,8 +122,6 @@ def bench(
         build, mark = partial(fitting, name), stamp and f"{stamp},{name}"
         with stoppable(), bar(name) as show:
             results.append(run_benchmark(plan, file, build, stamp=mark, overwrite=target.overwrite, progress=show))
-    if target.plot is not None:
-        put(target.plot, draw(results, target.plot.suffix), overwrite=True)
     if target.json:
         typer.echo("[" + ",\n".join(map(to_json, results)) + "]")
     for grid in [] if target.json else screen_grids(results):

@@ -29,7 +29,7 @@ Reader = Annotated[
 class ChangeOptions:
     """Annotated objects, and the changes to apply."""
 
-    objects: Path | None = option(INPUT, None, help="instances_*.json, rows with objects, or a folder of YOLO files.")
+    objects: Path | None = option(INPUT, None, help="instances_*.json, or rows with objects.")
     classes: Path | None = option(INPUT, None, help="Class names in the order of their ids, one per line.")
     limit: int | None = option(INPUT, None, min=1, help="Maximum number of images.")
     pairs: int = option(PAIRS, 5000, min=1, help="Maximum number of pairs per split, over all changes and captioners.")
@@ -40,7 +40,6 @@ class ChangeOptions:
         help="As in the paper: one change per image, captioner and split, if possible; else only those that read well.",
     )
     subset: list[str] | None = option(PAIRS, None, help="Only this change, e.g. replace_obj. Repeatable.")
-    reader: Reader = ""
     seed: int = option(PAIRS, 0, min=0, help="Random seed for images and changes.")
 
 
@@ -68,7 +67,7 @@ def build(
     passed: dict[str, Any] = {"images": changes.limit, "subsets": tuple(changes.subset) if changes.subset else None}
     make = BuildSettings.paper if changes.paper else BuildSettings
     settings = make(
-        pairs=changes.pairs, seed=changes.seed, reader=changes.reader,
+        pairs=changes.pairs, seed=changes.seed,
         **{name: value for name, value in passed.items() if value is not None},
     )  # fmt: skip
     with bar("counterfactuals") as show:
@@ -84,7 +83,7 @@ def check(
     reader: Reader = "",
     json: options.Json = False,
 ) -> None:
-    """Check COCO-CF files: the accuracy without the image, and defects of the text."""
+    """Check COCO-CF files: the accuracy without the image."""
     from msdscore_lab.cococf.files import read_cococf
     from msdscore_lab.cococf.quality import judge_quality, read_likelihoods
 

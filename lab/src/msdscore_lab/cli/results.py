@@ -23,11 +23,8 @@ class TableOptions:
     overview: bool = option(
         INPUT, False, "--overview", help="One table with a column per benchmark, best values in bold."
     )
-    against: str = option(INPUT, "", help="With --overview: mark significant differences from this metric.")
     quoted: bool = option(INPUT, False, "--quoted", help="With --overview: include published values.")
-    columns: str = option(
-        OUTPUT, "", help="Columns of the tables, separated by commas, or all; default: the headline, or the score."
-    )
+    columns: str = option(OUTPUT, "", help="Columns of the tables, separated by commas, or all; default: the headline.")
     style: lab_options.TableStyle = ""
     output: Path | None = option(
         OUTPUT, None, "--output", "-o", help="File: .md, .tex or .csv; default: print the tables."
@@ -36,27 +33,20 @@ class TableOptions:
 
 
 def table(
-    results: Annotated[
-        list[Path], typer.Argument(help="Results (.json) of `msdscore bench` or `msdscore rank-captioners`.")
-    ],
+    results: Annotated[list[Path], typer.Argument(help="Results (.json) of `msdscore bench`.")],
     chosen: TableOptions,
-    samples: lab_options.Draws = None,
 ) -> None:
     """Print a table per benchmark and protocol, with intervals, controls and signatures, or one for all benchmarks."""
     from msdscore.io.targets import RUN_NOTES, check_target, put
     from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
-    from msdscore_lab.captioners.ranking import is_ranking
 
     if chosen.output is not None:
         check_target(chosen.output, tuple(SUFFIXES), inputs=results)
-    if (chosen.against or chosen.quoted) and not chosen.overview:
-        raise ConfigError("--against and --quoted need --overview")
+    if chosen.quoted and not chosen.overview:
+        raise ConfigError("--quoted needs --overview")
     # A pattern such as results/*.json also matches the run metadata next to the scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
-    rankings = [path for path in wanted if is_ranking(path)]
-    if rankings and (chosen.overview or len(rankings) < len(wanted)):
-        raise ConfigError(f"{rankings[0]} is a ranking of captioners; print it separately, without --overview")
-    grids = _ranking_grids(rankings, chosen) if rankings else _result_grids(wanted, chosen, samples)
+    grids = _result_grids(wanted, chosen)
     text = render(grids, chosen.style or (SUFFIXES[chosen.output.suffix.lower()] if chosen.output else "markdown"))
     if chosen.output is None:
         typer.echo(text, nl=False)
@@ -64,27 +54,13 @@ def table(
         put(chosen.output, text.encode(), overwrite=chosen.overwrite)
 
 
-def _ranking_grids(paths: list[Path], chosen: TableOptions) -> "list[Grid]":
-    import json
-
-    from msdscore_lab.captioners.ranking import ranking_grids, read_ranking
-
-    rankings = [read_ranking(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
-    columns = lab_options.names_in(chosen.columns)
-    return [grid for ranking in rankings for grid in ranking_grids(ranking, columns)]
-
-
-def _result_grids(paths: list[Path], chosen: TableOptions, samples: int | None) -> "list[Grid]":
+def _result_grids(paths: list[Path], chosen: TableOptions) -> "list[Grid]":
     from msdscore_lab.benchmarks.results.grids import overview, result_grids
     from msdscore_lab.benchmarks.results.result import read_result
     from msdscore_lab.benchmarks.results.tables import select_columns
 
-    read, columns = {path: read_result(path) for path in paths}, lab_options.names_in(chosen.columns)
-    if chosen.overview:
-        opened = [(result, path.parent) for path, result in read.items()]
-        grids = [overview(opened, against=chosen.against, quoted=chosen.quoted, samples=samples)]
-    else:
-        grids = result_grids(list(read.values()), every=bool(columns))
+    read, columns = list(map(read_result, paths)), lab_options.names_in(chosen.columns)
+    grids = [overview(read, quoted=chosen.quoted)] if chosen.overview else result_grids(read, every=bool(columns))
     return [select_columns(grid, columns) for grid in grids] if columns not in ([], ["all"]) else grids
 
 

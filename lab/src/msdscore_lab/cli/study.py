@@ -58,7 +58,7 @@ class StudyOptions:
     held_out: int | None = option(SOME, None, min=1, help="tune: number of pairs to tune on.")
     bins: int | None = option(SOME, None, min=1, help="margin, entropy: number of quantiles.")
     seeds: int | None = option(SOME, None, min=2, help="stability: random starts; references: random draws.")
-    also: list[str] = option(SOME, [], help="backbones, ood: further encoders. Repeatable.")
+    also: list[str] = option(SOME, [], help="backbones: further encoders. Repeatable.")
     data: list[str] = option(SOME, [], help="reconstruction: captioned images, as `align train` reads.")
     images: list[str] = option(SOME, [], help="reconstruction: folders of images.")
     recipe: str | None = option(SOME, None, help="reconstruction: name of a recipe, or a TOML file.")

@@ -13,7 +13,7 @@ no part in the selection and measures the result.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -45,8 +45,6 @@ _SLACK, _SHARE = 3, 0.02  # bounds of a sum: number of pairs, or share of all pa
 _WORD_SHARE = 0.1  # bound of a word's sum: share of the pairs that have it
 _STEPS = (0.7, 1.5, 3.0)  # thresholds in nats between strengths of preference, which are counted separately
 _CORRECTION = 0.3  # shift of the zero point in nats per excess pair of the control
-_POOL = 1.5  # pairs built per requested pair, if a reader selects among them
-_MAX_GAP = 8.0  # nats by which a wrong caption may be less likely than the true one; otherwise it is not fluent
 
 Balances = dict[tuple[Split, str], "Balance"]  # by split and, with `per_source`, source
 Reader = Callable[[str], float]  # from a caption, without its image, to its log-probability in nats
@@ -64,9 +62,6 @@ class BuildSettings:
     seed: int = 0
     subsets: tuple[str, ...] = tuple(MAKERS)
     loose: bool = False  # if no change that reads well keeps the text balanced, also any other that does
-    reader: str = (
-        ""  # a causal language model that must not separate the pairs; empty: only n-gram models of the captions
-    )
 
     @classmethod
     def paper(cls, **changes: Any) -> "BuildSettings":
@@ -96,12 +91,8 @@ class BuildSettings:
 
 @dataclass(slots=True)
 class Balance:
-    """Running sums over the pairs selected so far; `choose` updates them.
+    """Running sums over the pairs selected so far; `choose` updates them."""
 
-    With `strict`, each reader's preferences of all strengths together are bounded too; small sets may run out of pairs.
-    """
-
-    strict: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     _words: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _seen: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -172,8 +163,6 @@ class Balance:
         for reader, hint in enumerate(hints):
             strength = sum(abs(hint - zero) > step for step in _STEPS)
             steps[change.subset, reader, strength] = sign(hint - zero)
-            if self.strict:
-                steps[change.subset, reader] = sign(hint - zero)
         return steps
 
 
@@ -192,12 +181,7 @@ def build(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Counterfactual]:
-    """Build the benchmark; the same images, settings and seed produce the same pairs.
-
-    With a reader it builds more pairs than requested, from which `refine` selects.
-    """
-    if settings.reader:
-        settings = replace(settings, pairs=round(_POOL * settings.pairs))
+    """Build the benchmark; the same images, settings and seed produce the same pairs."""
     usable = [image for image in images if image.captions]
     if not any(image.objects is not None for image in usable):
         raise InputError("expected annotated objects for some images, got none; pass --objects")
@@ -303,25 +287,3 @@ def quarter_model(images: Sequence[AnnotatedImage], part: int) -> TextReader:
 def part_of(image: AnnotatedImage) -> int:
     """Return the quarter of an image, by its name."""
     return blake2b(image.name.encode(), digest_size=2).digest()[0] % 4
-
-
-def refine(
-    pool: Sequence[Counterfactual],
-    log_likelihoods: Mapping[str, float],
-    images: Sequence[AnnotatedImage],
-    settings: BuildSettings,
-) -> list[Counterfactual]:
-    """Return the pairs of a pool on which a reader with known log-likelihoods is balanced."""
-    control = quarter_model(images, CONTROL)
-    balances: dict[tuple[str, str], Balance] = defaultdict(partial(Balance, strict=True))
-    rng, selected = Random(settings.seed), list[Counterfactual]()
-    for pair in rng.sample(pool, len(pool)):
-        balance = balances[pair.split, pair.source if settings.per_source else ""]
-        if log_likelihoods[pair.positive] - log_likelihoods[pair.negative] > _MAX_GAP:
-            continue
-        if balance.counts[pair.subset] < settings.max_per_subset:
-            readers = (log_likelihoods.__getitem__, partial(control, pair.image))
-            selected += [pair] if balance.choose([pair], readers, rng) else []
-    if not selected:
-        raise InputError(f"no pair of {len(pool)} leaves {settings.reader} balanced; pass more images")
-    return sorted(selected, key=lambda pair: (pair.image, pair.source, pair.split))

@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore.io.runs import discard
-from msdscore.io.targets import check_folder, put_all, refuse_existing, run_files
+from msdscore.io.targets import check_folder, put_all, refuse_existing
 from msdscore.version import __version__
 from msdscore_lab.benchmarks.readers.files import RawRow, read_json, records
-from msdscore_lab.cococf.build import JUDGE, BuildSettings, build, quarter_model, refine, requested
+from msdscore_lab.cococf.build import JUDGE, BuildSettings, build, quarter_model, requested
 from msdscore_lab.cococf.changes import SPLITS, Counterfactual
-from msdscore_lab.cococf.quality import Quality, judge_quality, read_likelihoods, section
+from msdscore_lab.cococf.quality import Quality, judge_quality, section
 from msdscore_lab.cococf.sources import image_number, read_sources
 
 _NAMES = {split: f"coco_cf_{split}.json" for split in SPLITS}
-# Log-likelihoods of the causal language model, stored until the set is written.
-_LIKELIHOODS = "reader.parquet"
 _KINDS = {"obj": "object", "att": "attribute", "rel": "relation"}
 
 
@@ -103,30 +100,16 @@ def build_files(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Quality:
     """Read, build, judge and write `coco_cf_SPLIT.json`, `quality.json` and `quality.md` into a folder."""
-    names = [*_NAMES.values(), "quality.json", "quality.md", *map(str, run_files(Path(_LIKELIHOODS)))]
-    check_folder(output, names, inputs=[*captions, objects, classes])
-    if overwrite:
-        discard(output / _LIKELIHOODS)
-    else:
-        refuse_existing([output / name for name in _NAMES.values()])
+    check_folder(output, [*_NAMES.values(), "quality.json", "quality.md"], inputs=[*captions, objects, classes])
+    refuse_existing([] if overwrite else [output / name for name in _NAMES.values()])
     images = read_sources(captions, objects=objects, classes=classes)
     pairs = build(images, settings, progress=progress)
     judge = quarter_model(images, JUDGE)
-    if settings.reader:  # select pairs that a causal language model does not separate
-        texts = [text for pair in pairs for text in (pair.positive, pair.negative)]
-        log_likelihoods = read_likelihoods(texts, settings.reader, keep=output / _LIKELIHOODS, progress=progress)
-        pool, pairs = pairs, refine(pairs, log_likelihoods, images, settings)
-        before, after = (judge_quality(value, judge, known=log_likelihoods) for value in (pool, pairs))
-        pool_summary = {name: getattr(before.rows[0], name) for name in ("pairs", "model", "reader")}
-        quality = replace(after, reader=settings.reader, pool=pool_summary)
-    else:
-        quality = judge_quality(pairs, judge)
-    quality = replace(quality, requested=requested(images, settings))
+    quality = replace(judge_quality(pairs, judge), requested=requested(images, settings))
     made_from = {"captions": [str(source) for source in captions], "objects": objects and str(objects)}
     contents = {name: _document(pairs, split, settings, made_from) for split, name in _NAMES.items()}
     contents["quality.json"] = quality.to_dict()
     files = {name: f"{dumps(value, ensure_ascii=False, indent=1)}\n" for name, value in contents.items()}
     files["quality.md"] = section(quality)
     put_all({output / name: text.encode() for name, text in files.items()}, overwrite=overwrite)
-    discard(output / _LIKELIHOODS)
     return quality

@@ -1,28 +1,20 @@
-"""Quality of a set of counterfactuals: accuracy of text-only readers, and faults of the text.
+"""Quality of a set of counterfactuals: the accuracy of text-only readers.
 
 Three readers without an image: the shorter caption; a bag of words that has learnt, from other images' pairs, which
 words occur in wrong captions; a language model of captions of other images. A fourth can be passed: a causal language
-model, whose log-likelihoods are stored until all are computed. All should be near one half.
+model. All should be near one half.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from hashlib import blake2b
-from itertools import chain, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from msdscore.intervals import Interval, bootstrap_mean
-from msdscore_lab.benchmarks.run.runner import keep_answers
 from msdscore_lab.cococf.changes import Counterfactual
 from msdscore_lab.cococf.knowledge import TextReader, caption_model
-from msdscore_lab.cococf.sites import read_caption
-from msdscore_lab.edits import ARTICLES, article
 from msdscore_lab.metrics.text_only import FOLDS, fold_of, word_gaps
 
 TITLES = {
@@ -32,8 +24,7 @@ _HOW = (
     "A tie is half; 95 % intervals over images. The bag of words learns from the pairs of other images, the "
     "language model from captions of other images."
 )
-PART_CAPTIONS = 256  # captions per stored part of a causal language model
-_DECIMALS = 3  # of log-likelihoods; differences between machines and batches are smaller
+_CAPTIONS = 256  # that a causal language model reads between two reports of its progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +43,11 @@ class QualityRow:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Accuracies of the readers, numbers of pairs by source, and numbers of faults."""
+    """Accuracies of the readers, and numbers of pairs by source."""
 
     rows: tuple[QualityRow, ...]
     sources: Mapping[str, int]
-    faults: Mapping[str, int]
     longer: float  # share of pairs whose wrong caption has more characters
-    reader: str = ""  # name of the causal language model
-    # Pairs before its refinement, and the accuracies of both language models on them.
-    pool: Mapping[str, Any] | None = None
     requested: int = 0  # pairs of both splits that the settings ask for; 0: not built here
 
     @property
@@ -112,28 +99,7 @@ def judge_quality(
         shares = {name: bootstrap_mean(values[indices], clusters=images) for name, values in guesses.items()}
         rows.append(QualityRow(split, subset, len(indices), len(set(images)), **shares))
     longer = float(np.mean([len(pair.negative) > len(pair.positive) for pair in pairs]))
-    return Quality(tuple(rows), dict(Counter(pair.source for pair in pairs)), find_faults(pairs), longer)
-
-
-def find_faults(pairs: Sequence[Counterfactual]) -> dict[str, int]:
-    """Count faulty pairs by fault; all counts of a valid set are zero."""
-    faults = Counter[str](dict.fromkeys(_FAULTS, 0))
-    for pair in pairs:
-        faults.update(name for name, is_wrong in _FAULTS.items() if is_wrong(pair))
-    return dict(faults)
-
-
-def outside_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
-    """Return a caption without its changed characters.
-
-    >>> outside_spans("a red car", [(2, 5)])
-    'a \\x00 car'
-    """
-    parts, position = [], 0
-    for start, end in spans:
-        parts.append(text[position:start])
-        position = end
-    return "\0".join([*parts, text[position:]])
+    return Quality(tuple(rows), dict(Counter(pair.source for pair in pairs)), longer)
 
 
 def section(quality: Quality) -> str:
@@ -144,21 +110,16 @@ def section(quality: Quality) -> str:
     for row in quality.rows:
         shares = " | ".join(_percent(getattr(row, name)) for name in names)
         lines.append(f"| {row.split} | {row.subset} | {row.pairs} | {row.images} | {shares} |")
-    faults = ", ".join(f"{name}: {count}" for name, count in quality.faults.items())
     sources = ", ".join(f"{name or 'unnamed'} {count}" for name, count in sorted(quality.sources.items()))
     if quality.requested:
         built = sum(row.pairs for row in quality.rows if row.split == "all" and row.subset == "all")
         share = f"{100 * built / quality.requested:.1f} %"
         lines += ["", f"Requested: {quality.requested} pairs; built: {built} ({share}). Paper: 39,992 of 40,000."]
-    if quality.pool:
-        model, reader = _percent(quality.pool["model"]), _percent(quality.pool["reader"])
-        before = f"{quality.pool['pairs']} pairs, language model {model}, {quality.reader} {reader}"
-        lines += ["", f"Before refinement: {before}."]
     lines += ["", f"Share of pairs (%) whose true caption a reader without the image finds; chance is 50. {_HOW}"]
     if quality.leaning:
         lines += ["", "**The text alone reveals these parts; remove them, or build from more images:**", ""]
         lines += [f"- {line}" for line in quality.leaning]
-    return "\n".join([*lines, "", f"Captions by: {sources}.", "", f"Faults: {faults}.", ""])
+    return "\n".join([*lines, "", f"Captions by: {sources}.", ""])
 
 
 def _percent(share: Interval) -> str:
@@ -171,49 +132,18 @@ def _fold_reader(pairs: Sequence[Counterfactual]) -> TextReader:
     return lambda image, text: models[fold_of(image)](image, text)
 
 
-def _has_wrong_article(pair: Counterfactual) -> bool:
-    words = read_caption(pair.negative).words
-    return any(first in ARTICLES and first != article(second) for first, second in pairwise(words))
-
-
-def _has_other_changes(pair: Counterfactual) -> bool:
-    """Return whether the captions differ outside of their spans."""
-    true, false = outside_spans(pair.positive, pair.positive_spans), outside_spans(pair.negative, pair.negative_spans)
-    return bool(pair.negative_spans) and true != false
-
-
-_FAULTS: dict[str, Callable[[Counterfactual], bool]] = {
-    "same captions": lambda pair: pair.positive.casefold() == pair.negative.casefold(),
-    "wrong article": _has_wrong_article,
-    "word twice in a row": lambda pair: re.search(r"\b(\w+) \1\b", pair.negative, re.IGNORECASE) is not None,
-    "changes outside of the recorded spans": _has_other_changes,
-}
-
-
 def read_likelihoods(
-    texts: Collection[str],
-    source: str,
-    *,
-    keep: Path | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    texts: Collection[str], source: str, *, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> dict[str, float]:
     """Return the log-likelihood in nats of each caption under a causal language model.
 
-    `source` is a folder, a hub name, `package:NAME/`, or any of these followed by the name of a `.gguf` file. An
-    interrupted computation resumes from the parts next to `keep`.
+    `source` is a folder, a hub name, `package:NAME/`, or any of these followed by the name of a `.gguf` file.
     """
-    ordered = sorted(set(texts), key=lambda text: (len(text), text))
-    parts = [ordered[start : start + PART_CAPTIONS] for start in range(0, len(ordered), PART_CAPTIONS)]
-    load = cache(load_reader)  # loaded for the first caption: finished results need no weights
-    manifest = {"reader": source, "texts": blake2b("\0".join(ordered).encode(), digest_size=16).hexdigest()}
-    answers = keep_answers(
-        keep,
-        manifest,
-        parts,
-        lambda _, part: [round(value, _DECIMALS) for value in load(source)(part)],
-        progress=lambda done, _: progress(min(done * PART_CAPTIONS, len(ordered)), len(ordered)),
-    )
-    return dict(zip(ordered, chain.from_iterable(answers), strict=True))
+    ordered, read, values = sorted(set(texts), key=lambda text: (len(text), text)), load_reader(source), list[float]()
+    for start in range(0, len(ordered), _CAPTIONS):
+        values += read(ordered[start : start + _CAPTIONS])
+        progress(len(values), len(ordered))
+    return dict(zip(ordered, values, strict=True))
 
 
 def load_reader(source: str) -> Callable[[list[str]], list[float]]:

@@ -1,4 +1,4 @@
-"""Read annotated images with captions: COCO files, rows, class lists or YOLO files."""
+"""Read annotated images with captions: COCO files or rows."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError
-from msdscore_lab.benchmarks.readers.files import RawRow, find_all, read_json, read_jsonl, records, tidy
+from msdscore_lab.benchmarks.readers.files import RawRow, read_json, read_jsonl, records, tidy
 
 PEOPLE = "people"  # the source of captions without a captioner
 _MACHINE = "machine"
@@ -43,9 +43,9 @@ def read_sources(
     """Read images of caption files, joined with annotations by the image's name; sorted by name.
 
     A caption file is COCO's (`captions_*.json`), rows (`.jsonl` with `captions`, `caption`, `machine` or `objects`), or
-    a map from file names to captions; NAME=FILE names the captioner. `objects` is `instances_*.json`, rows
-    with `objects` (names, or boxes that begin with a class index), or a folder of YOLO files. Class indices are
-    lines of `classes`, by default COCO's 80 classes in their order.
+    a map from file names to captions; NAME=FILE names the captioner. `objects` is `instances_*.json`, or rows
+    with `objects` (names, or boxes that begin with a class index). Class indices are lines of `classes`, by default
+    COCO's 80 classes in their order.
     """
     images: dict[str, AnnotatedImage] = {}
     for entry in map(str, captions):
@@ -67,8 +67,6 @@ def read_sources(
 def read_objects(path: Path, classes: Path | None = None) -> dict[str, frozenset[str]]:
     """Return the names of the classes in each image, by the stem of its file name."""
     names = _class_names(classes)
-    if path.is_dir():
-        return {file.stem: _names_of(_yolo(file), names, file) for file in find_all(path, "*.txt", "**/*.txt")}
     if path.suffix == ".json":
         return _instances(read_json(path), path)
     return {
@@ -131,13 +129,6 @@ def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[st
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: expected COCO's instances with images, annotations and categories") from error
     return {key: frozenset(class_names) for key, class_names in objects_by_stem.items()}
-
-
-def _yolo(file: Path) -> list[int]:
-    try:
-        return [int(line.split()[0]) for line in file.read_text("utf-8").splitlines() if line.strip()]
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: expected lines with a class index and a box") from error
 
 
 def _names_of(indices: Iterable[int], names: Sequence[str], where: str | Path) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Types of metrics: a metric maps cases of images and captions to one score per candidate caption."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -75,9 +75,8 @@ class Cases:
     """Cases to score: each is an image with one or more candidate captions.
 
     `captions[c, j]` is the index in `texts` of candidate j of case c, `owner[c]` the index of its image in
-    `images` (None: unreadable, or not needed). Equal `group` numbers are cases of one image, equal `sets` numbers
-    those of one prompt (None: every case is a set). `control` marks cases with the image and references of
-    another item. With `whole`, these are all cases of a benchmark.
+    `images` (None: unreadable, or not needed). Equal `group` numbers are cases of one image. `control` marks cases
+    with the image and references of another item. With `whole`, these are all cases of a benchmark.
     """
 
     ids: tuple[str, ...]
@@ -91,7 +90,6 @@ class Cases:
     vectors: Vectors | None = None
     whole: bool = True
     names: tuple[str, ...] = ()  # shortest unique names of the images
-    sets: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -111,13 +109,9 @@ class Cases:
 
 @dataclass(frozen=True, slots=True)
 class CaseScores:
-    """Scores of all cases (cases, candidates), NaN if a score could not be computed.
-
-    `facts` are additional values per case, such as tokens used; results contain their sums.
-    """
+    """Scores of all cases (cases, candidates), NaN if a score could not be computed."""
 
     values: Floats
-    facts: Mapping[str, Floats] = field(default_factory=dict)
 
 
 ScoreCases = Callable[[Cases], CaseScores]

@@ -62,15 +62,13 @@ load_tokens = partial(_loaded, _tokens)
 def load_soft_msd(set: str = "item") -> Loaded:  # noqa: A002, the name of the option
     """MSD gated by uncertainty.
 
-    A candidate set is the captions of one item (in `bench images`, the images of one prompt), or all those of one
-    image.
+    A candidate set is the captions of one item, or all those of one image.
     """
     return _loaded(_soft_msd, f"set:{set}", by=choice("set", set, ("item", "image")))
 
 
 def _soft_msd(batch: Cases, *, by: str) -> Floats:
-    by_item = np.arange(len(batch)) if batch.sets is None else batch.sets
-    group, vectors = by_item if by == "item" else batch.group, vectors_of(batch)
+    group, vectors = np.arange(len(batch)) if by == "item" else batch.group, vectors_of(batch)
     similarity, msd = vectors.column("similarity"), vectors.column("msd")
     valid = ~np.isnan(similarity)
     sets = np.broadcast_to(group[:, None], similarity.shape)[valid]

@@ -110,7 +110,7 @@ def _stability(tables: Mapping[str, Json]) -> list[Grid]:
     columns = [Column("mixture", "distribution"), Column("ari", "index", ".3f", ends=False),
                Column("deviation", "deviation over captions", ".3f")]  # fmt: skip
     title = "Adjusted Rand index between seeds (higher is more stable)"
-    return [to_grid(tables["clusterings"], columns, title=title, quoted=quoted), to_grid(tables["scores"])]
+    return [to_grid(tables["clusterings"], columns, title=title, quoted=quoted)]
 
 
 def _direction(tables: Mapping[str, Json]) -> list[Grid]:
@@ -162,12 +162,6 @@ def _margin(tables: Mapping[str, Json]) -> list[Grid]:
             to_grid(tables[name.replace("bins", "gains")]),
         ]
     return grids
-
-
-def _ood(tables: Mapping[str, Json]) -> list[Grid]:
-    first = to_grid(tables["encoders"])
-    rows = tuple((name, *(f"{value:.1f}" for value in values)) for name, values in published.OOD.items())
-    return [first, Grid(f"Other domains {QUOTED}", ("set and encoder", "CLIPScore", "MSD", "Soft-MSD"), rows)]
 
 
 def _faithfulness(tables: Mapping[str, Json]) -> list[Grid]:
@@ -228,7 +222,6 @@ STUDIES: Mapping[str, Grids] = {
     "direction": _direction,
     "margin": _margin,
     "reconstruction": _reconstruction,
-    "ood": _ood,
     "faithfulness": _faithfulness,
     "timing": _timing,
 }

@@ -1,4 +1,4 @@
-"""Behavioural tests of metrics: generated checks on real images, with a pass rate for each family.
+"""Behavioural tests of the score: generated checks on real images, with a pass rate for each family.
 
 A family of checks changes a caption or an image in one way: a wrong caption must score lower, a richer one higher, and
 one with the same meaning about the same. "About the same" is within a tenth of the median gap between an image's
@@ -6,24 +6,25 @@ caption and that of another image.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
+from itertools import chain
 from random import Random
 from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from msdscore.errors import ConfigError, InputError, RowError
+from msdscore.errors import InputError, RowError, unknown_name
+from msdscore.forms.registry import lower_is_better
+from msdscore.rows.rules import pair_rows
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.rows import score_all
 from msdscore_lab import edits
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage
-from msdscore_lab.benchmarks.run.cases import make_vectors
 from msdscore_lab.edits import joined
-from msdscore_lab.metrics.base import Cases, Metric
-from msdscore_lab.metrics.registry import load_metrics
 from msdscore_lab.stats.resample import bootstrap_share
 from msdscore_lab.studies.context import Study, every_nth, require_some, split
 from msdscore_lab.studies.gaming import DEFAULT_IMAGES, gaming_table
@@ -32,11 +33,12 @@ from msdscore_lab.studies.table import Column, Plot, Table, Value
 Expectation = Literal["first higher", "same"]
 Edit = Callable[[str, edits.Known, Random], str | None]
 ImageCaption = tuple[str, str]  # variant of the image, caption
-# Image, family, expectation, whether with the wrong image, difference of the scores.
-CheckedGap = tuple[str, str, Expectation, bool, float]
+# Image, family, expectation, whether with the wrong image, difference of the scores in each column.
+CheckedGaps = tuple[str, str, Expectation, bool, list[float]]
 ORIGINAL, WRONG = "as it is", "wrong"
 TOLERANCE = 0.1  # as a share of the median gap between the image's and other captions
 BATCH = 8  # images
+OWN = "own against another's caption"  # the family whose gaps are the unit of "same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def checks_of(captions: Sequence[str], other_captions: Sequence[str], rng: Rando
     first, second, wrong_caption = captions[0], captions[1], other_captions[0]
     known = edits.words_of(captions)
     original = (ORIGINAL, first)
-    yield Check("own against another's caption", "first higher", original, (ORIGINAL, wrong_caption))
+    yield Check(OWN, "first higher", original, (ORIGINAL, wrong_caption))
     yield Check("true detail added", "first higher", (ORIGINAL, joined([first, second])), original)
     yield Check("false detail added", "first higher", original, (ORIGINAL, joined([first, wrong_caption])))
     yield Check("paragraph against sentence", "first higher", (ORIGINAL, joined(captions)), original)
@@ -106,46 +108,36 @@ def variants(image: Image.Image) -> dict[str, Image.Image]:
     return {ORIGINAL: image, "JPEG 75": saved, "mirrored": ImageOps.mirror(image), "cropped": cropped}
 
 
-def behaviour(study: Study, *, metric: Sequence[str] = ("cosine", "max-sim", "msd")) -> list[Table]:
-    """Pass rates of metrics on images with at least two captions; the next image is the wrong image."""
-    metrics = load_metrics(metric)
-    for checked in metrics:
-        if checked.needs("pairs") or checked.needs("references") or checked.row.scope == "corpus":
-            raise ConfigError(f"metric {checked.label} does not score single captions, which this study needs")
-    entries = every_nth(study.captioned(), study.limit or DEFAULT_IMAGES)
-    pipeline = study.pipeline()
-    tables = [pass_rates(study, pipeline, metrics, entries)]
+def behaviour(study: Study, *, metric: Sequence[str] = ("similarity", "msd")) -> list[Table]:
+    """Pass rates of columns of the score on images with two captions; the next image is the wrong image."""
+    entries, pipeline = every_nth(study.captioned(), study.limit or DEFAULT_IMAGES), study.pipeline()
+    tables = [pass_rates(study, pipeline, metric, entries)]
     has_vocabulary = pipeline.bank is not None and pipeline.bank.bank.vocabulary is not None
     return [*tables, gaming_table(study, pipeline, entries)] if has_vocabulary else tables
 
 
-def pass_rates(study: Study, pipeline: Pipeline, metrics: Sequence[Metric], entries: Sequence[CaptionedImage]) -> Table:
-    """Return one row per family of checks, with the pass rate of every metric."""
+def pass_rates(study: Study, pipeline: Pipeline, names: Sequence[str], entries: Sequence[CaptionedImage]) -> Table:
+    """Return one row per family of checks, with the pass rate of every column."""
     usable = [entry for entry in entries if len(entry.captions) > 1]
     if len(usable) < 2:
         raise InputError(f"expected at least 2 images with 2 captions each, got {len(usable)}")
-    labels = [checked.label for checked in metrics]
     answers = study.run(
         "behaviours", split(range(len(usable)), BATCH),
-        lambda batch_index, batch: _measure(pipeline, metrics, usable, batch, Random(f"{study.seed}-{batch_index}")),
-        pipeline, metrics=labels,
+        lambda batch_index, batch: _measure(pipeline, names, usable, batch, Random(f"{study.seed}-{batch_index}")),
+        pipeline, columns=list(names),
     )  # fmt: skip
-    gaps = {label: [row for answer in answers for row in answer[index]] for index, label in enumerate(labels)}
-    images = len({name for name, *_ in next(iter(gaps.values()), [])})
-    if metrics and not images:
+    checked: list[CheckedGaps] = list(chain.from_iterable(answers))
+    images = len({name for name, *_ in checked})
+    if not images:
         require_some(_decoded(pipeline, entry) for entry in usable)
         raise InputError("no image could be tested: no two consecutive images can be read")
-    return _table(gaps, images, len(entries) - images, pipeline.signature)
+    return _table(names, checked, images, len(entries) - images, pipeline.signature)
 
 
 def _measure(
-    pipeline: Pipeline,
-    metrics: Sequence[Metric],
-    entries: Sequence[CaptionedImage],
-    batch: Sequence[int],
-    rng: Random,
-) -> list[list[CheckedGap]]:
-    """Score the checks of a batch of images, one list per metric."""
+    pipeline: Pipeline, names: Sequence[str], entries: Sequence[CaptionedImage], batch: Sequence[int], rng: Random
+) -> list[CheckedGaps]:
+    """Score the checks of a batch of images."""
     images = _variants_of(pipeline, entries, dict.fromkeys([*batch, *((index + 1) % len(entries) for index in batch)]))
     pending: list[tuple[int, Check]] = []
     for index in batch:
@@ -154,21 +146,23 @@ def _measure(
             images[index, WRONG] = images[wrong, ORIGINAL]
             for check in checks_of(entries[index].captions, entries[wrong].captions, rng):
                 pending += [(index, test) for test in (check, check.with_wrong_image()) if test is not None]
-    image_captions = list(
-        dict.fromkeys((index, side) for index, check in pending for side in (check.first, check.second))
-    )
-    if not image_captions:
-        return [[] for _ in metrics]
-    cases, answers = _cases(pipeline, images, image_captions), []
-    for metric in metrics:
-        values = metric.score(cases).values[:, 0] * (1 if metric.higher_is_better else -1)
-        score = dict(zip(image_captions, values.tolist(), strict=True))
-        answers.append([
-            (entries[index].id, check.family, check.expects, check.first[0] == WRONG,
-             score[index, check.first] - score[index, check.second])
-            for index, check in pending
-        ])  # fmt: skip
-    return answers
+    if not pending:
+        return []
+    cells = list(dict.fromkeys((index, side) for index, check in pending for side in (check.first, check.second)))
+    owner = [list(images).index((index, variant)) for index, (variant, _) in cells]
+    captions = [caption for _, (_, caption) in cells]
+    scores = score_all(pipeline, pair_rows(list(images.values()), captions, owner, sets=range(len(cells))))
+    columns = []
+    for name in names:
+        if name not in scores.columns:
+            raise unknown_name("column", name, scores.columns)
+        sign = -1 if name in lower_is_better() else 1
+        columns.append(dict(zip(cells, (sign * scores.columns[name]).tolist(), strict=True)))
+    return [
+        (entries[index].id, check.family, check.expects, check.first[0] == WRONG,
+         [column[index, check.first] - column[index, check.second] for column in columns])
+        for index, check in pending
+    ]  # fmt: skip
 
 
 def _variants_of(
@@ -190,43 +184,16 @@ def _decoded(pipeline: Pipeline, entry: CaptionedImage) -> Decoded | RowError:
         return error
 
 
-def _cases(
-    pipeline: Pipeline,
-    variants_of: dict[tuple[int, str], Image.Image],
-    image_captions: Sequence[tuple[int, ImageCaption]],
-) -> Cases:
-    """Return one case per image variant and caption."""
-    used = list(dict.fromkeys((image_index, variant) for image_index, (variant, _) in image_captions))
-    texts = tuple(dict.fromkeys(caption for _, (_, caption) in image_captions))
-    owner_of, text_of = ({key: index for index, key in enumerate(keys)} for keys in (used, texts))
-    images = tuple(variants_of[key] for key in used)
-    cases = Cases(
-        ids=tuple(str(index) for index in range(len(image_captions))),
-        texts=texts,
-        captions=np.array([[text_of[caption]] for _, (_, caption) in image_captions], dtype=np.int64),
-        images=images,
-        owner=np.array(
-            [owner_of[image_index, variant] for image_index, (variant, _) in image_captions], dtype=np.int64
-        ),
-        group=np.arange(len(image_captions)),
-        control=np.zeros(len(image_captions), dtype=bool),
-        references=((),) * len(image_captions),
-        whole=False,
-    )
-    vectors, _ = make_vectors(cases, pipeline.decode(list(images)), pipeline, mixtures=True)
-    return replace(cases, vectors=vectors)
-
-
-def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signature: str) -> Table:
+def _table(names: Sequence[str], checked: Sequence[CheckedGaps], images: int, left_out: int, signature: str) -> Table:
     rows: dict[str, dict[str, Value]] = {}
-    for label, checked in gaps.items():
-        for number, values in enumerate(_families(label, checked), start=1):
+    for column, name in enumerate(names):
+        for number, values in enumerate(_families(name, column, checked), start=1):
             row = rows.setdefault(str(values["family"]), {"number": number})
             row |= values
     columns = [Column("number", "no."), Column("family"), Column("expects", "expected"), Column("n")]
-    for label in gaps:
-        columns += [Column(label, "", ".0f", 100), Column(f"{label}, wrong image", "wrong image", ".0f", 100)]
-    plot = Plot(x="number", y=list(gaps), title="pass rates (families by their numbers)", x_label="family",
+    for name in names:
+        columns += [Column(name, "", ".0f", 100), Column(f"{name}, wrong image", "wrong image", ".0f", 100)]
+    plot = Plot(x="number", y=list(names), title="pass rates (families by their numbers)", x_label="family",
                 y_label="per cent")  # fmt: skip
     return Table(
         name="families",
@@ -242,16 +209,17 @@ def _table(gaps: dict[str, list[CheckedGap]], images: int, left_out: int, signat
     )  # fmt: skip
 
 
-def _families(label: str, rows: Sequence[CheckedGap]) -> Iterator[dict[str, Value]]:
+def _families(name: str, column: int, rows: Sequence[CheckedGaps]) -> Iterator[dict[str, Value]]:
     """Yield the pass rate of each family, resampled by image; a missing score fails its check."""
-    gaps = [gap for _, family, _, wrong, gap in rows if family == "own against another's caption" and not wrong]
-    tolerance = TOLERANCE * abs(float(np.nanmedian(gaps)))
+    own = [gaps[column] for _, family, _, wrong, gaps in rows if family == OWN and not wrong]
+    tolerance = TOLERANCE * abs(float(np.nanmedian(own)))
     for family, expects in dict.fromkeys((family, expects) for _, family, expects, wrong, _ in rows if not wrong):
         passed: dict[bool, list[tuple[str, float]]] = {False: [], True: []}
-        for name, other, _, wrong, gap in rows:
+        for image, other, _, wrong, gaps in rows:
             if other == family:
-                passed[wrong].append((name, float(gap > 0 if expects == "first higher" else abs(gap) <= tolerance)))
-        names, values = zip(*passed[False], strict=True)
-        share = bootstrap_share(np.array(values), clusters=names)
+                gap = gaps[column]
+                passed[wrong].append((image, float(gap > 0 if expects == "first higher" else abs(gap) <= tolerance)))
+        images, values = zip(*passed[False], strict=True)
+        share = bootstrap_share(np.array(values), clusters=images)
         rate = float(np.mean([value for _, value in passed[True]])) if passed[True] else None
-        yield {"family": family, "expects": expects, "n": len(names), label: share, f"{label}, wrong image": rate}
+        yield {"family": family, "expects": expects, "n": len(images), name: share, f"{name}, wrong image": rate}

@@ -1,19 +1,17 @@
 """Accuracy of explanations at the level of words.
 
-Four studies: p-values of changed words, words in doubt by threshold of the p-value, suggestions for a word in doubt,
-and missing words.
+Three studies: p-values of changed words, suggestions for a word in doubt, and missing words.
 """
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from msdscore.core.arrays import to_numpy
 from msdscore.core.evidence import ZERO
-from msdscore.errors import InputError, RowError
+from msdscore.errors import RowError
 from msdscore.explain.explanation import explain
 from msdscore.forms.base import Unit, rank_key
 from msdscore.intervals import Floats, Interval, bootstrap_mean
@@ -23,14 +21,12 @@ from msdscore_lab.bank.calibrate import stems_of
 from msdscore_lab.benchmarks.base import Pair, clusters, image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage
 from msdscore_lab.stats.ranks import auc, prepare
-from msdscore_lab.stats.resample import bootstrap, bootstrap_share
+from msdscore_lab.stats.resample import bootstrap
 from msdscore_lab.studies.context import Study, every_nth, pair_values, require_bank
-from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
+from msdscore_lab.studies.table import Column, Row, Table, per_cent
 
 BENCHMARK = "sugarcrepe"
 SUBSETS = ("replace_obj", "replace_att")
-THRESHOLDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-UNJUDGED = 1.0  # p-value of a caption without a judged word, which is never in doubt
 _UNREADABLE = [float("nan")] * 4
 
 
@@ -81,58 +77,6 @@ def changed(study: Study) -> list[Table]:
         columns=columns, rows=rows, signature=pipeline.signature,
         notes=[f"{int((~judged).sum())} of {len(pairs)} pairs are left out: one of the words is not judged"],
     )]  # fmt: skip
-
-
-def doubt(study: Study, *, benchmark: Sequence[str] = ()) -> list[Table]:
-    """Shares of true and of false captions with a word in doubt, by threshold.
-
-    The curve shows the cost of a threshold (true captions that are flagged) and its benefit (false ones). `--root` is a
-    file of rows with `image`, `caption` and `negative_caption`, or the folder of a benchmark of pairs.
-    """
-    is_file, pipeline = study.root.is_file(), study.pipeline()
-    name = benchmark[-1] if benchmark else "pairs" if is_file else BENCHMARK
-    pairs = study.pairs(name)
-    require_bank(pipeline, "words")
-
-    def smallest(number: int, side: int, units: Sequence[Unit]) -> float:
-        values = [unit.p_value for unit in units if unit.content and unit.p_value is not None]
-        return min(values, default=UNJUDGED)
-
-    rows = study.rows("doubt", pairs, lambda batch: pair_values(pipeline, batch, smallest), pipeline, benchmark=name)
-    source = study.root.name if is_file else name
-    return [doubt_table(np.array(rows, dtype=np.float64), clusters(pairs), source, pipeline.signature)]
-
-
-def doubt_table(smallest: Floats, images: npt.NDArray[Any], source: str, signature: str) -> Table:
-    """Return both shares by threshold, from the smallest p-values (true, false) of every pair."""
-    readable = ~np.isnan(smallest).any(axis=1)
-    if not readable.any():
-        raise InputError("no pair could be read")
-    sides = dict(zip(("true", "false"), smallest[readable].T, strict=True))
-    rows: list[Row] = []
-    for threshold in THRESHOLDS:
-        flagged = {side: (values < threshold).astype(float) for side, values in sides.items()}
-        shares = {side: bootstrap_share(values, clusters=images[readable]) for side, values in flagged.items()}
-        rows.append({"threshold": threshold, **shares})
-    labels = np.repeat([1.0, 0.0], int(readable.sum()))
-    area = auc(prepare(np.concatenate(list(sides.values())), labels))
-    notes = [
-        "95 % cluster-bootstrap intervals over images",
-        f"AUC of a caption's smallest p-value, true against false: {100 * area:.1f}",
-    ]
-    notes += [f"{int((~readable).sum())} pairs could not be read"] if not readable.all() else []
-    return Table(
-        name="rows",
-        title=f"Captions with a word in doubt, per cent ({int(readable.sum())} pairs of {source})",
-        columns=[Column("threshold", "p-value below", "g"), per_cent("true", "true captions"),
-                 per_cent("false", "false captions")],
-        rows=rows,
-        notes=notes,
-        signature=signature,
-        facts={"auc": area, "pairs": int(readable.sum())},
-        plots=[Plot(x="threshold", y=["true", "false"], title="Captions with a word in doubt",
-                    x_label="threshold of the p-value", y_label="per cent", logarithmic=True)],
-    )  # fmt: skip
 
 
 def suggestions(study: Study) -> list[Table]:

@@ -1,8 +1,8 @@
-"""Latency of a pair by stage and caption length, one pair at a time and in a batch.
+"""Latency of a pair by stage and caption length, one pair at a time.
 
 Columns and buckets are those of the paper's table of latency (features, EM/KL, CLIPScore, MSD, Soft-MSD; up to 16,
-17 to 126 and more tokens, and overall). The last column is the time per pair in a batch. With the form `paper`,
-captions in the last bucket have the components of long captions, (5, 3).
+17 to 126 and more tokens, and overall). With the form `paper`, captions in the last bucket have the components of long
+captions, (5, 3).
 """
 
 import math
@@ -31,9 +31,7 @@ from msdscore_lab.benchmarks.run.runner import Progress
 from msdscore_lab.studies.context import Study, every_nth
 from msdscore_lab.studies.table import Column, Plot, Row, Table
 
-LONG = "more than 126"
-MOST_TOGETHER = 512  # pairs of a bucket in one batch
-BUCKETS = {"up to 16": 16, "17 to 126": 126, LONG: math.inf}  # tokens, as in the paper's table
+BUCKETS = {"up to 16": 16, "17 to 126": 126, "more than 126": math.inf}  # tokens, as in the paper's table
 STAGES = ("decode", "image encoder", "text encoder", "EM/KL", "cosine", "gate")
 # The paper's columns as sums of stages.
 PAPER_COLUMNS = {
@@ -44,7 +42,7 @@ PAPER_COLUMNS = {
     "Soft-MSD": (*STAGES[:4], "gate"),
 }
 SourcePair = tuple[ImageSource, str]
-Timed = tuple[SourcePair, tuple[float, ...]]  # a pair, and the milliseconds of its stages
+Timed = tuple[float, ...]  # milliseconds of the stages of a pair
 T = TypeVar("T")
 
 
@@ -69,10 +67,9 @@ def timing(study: Study) -> list[Table]:
     return [Table(
         name="buckets",
         title="Milliseconds per pair, mean with 95 % interval",
-        columns=[Column("tokens"), Column("pairs"), *stages, Column("together", "EM/KL, together", ".2f")],
+        columns=[Column("tokens"), Column("pairs"), *stages],
         rows=rows,
-        notes=["one pair at a time, features are the first three stages; EM/KL of up to 512 pairs at once in the "
-               "last column", f"measured on {machine}"],
+        notes=["one pair at a time, features are the first three stages", f"measured on {machine}"],
         signature=pipeline.signature,
         facts={"machine": machine},
         plots=[plot],
@@ -82,7 +79,7 @@ def timing(study: Study) -> list[Table]:
 def times(
     pipeline: Pipeline, pairs: Sequence[SourcePair], progress: Progress, *, long: Pipeline | None = None
 ) -> list[Row]:
-    """Time every pair separately, then pairs of each bucket in one batch; the first pair is also the warm-up.
+    """Time every pair separately; the first pair is also the warm-up.
 
     `long` scores the pairs of the last bucket.
     """
@@ -91,15 +88,13 @@ def times(
     for index, pair in enumerate([pairs[0], *pairs]):
         length, milliseconds = _time(pipeline, long, pair)
         if index:
-            buckets[next(name for name, max_tokens in BUCKETS.items() if length <= max_tokens)].append(
-                (pair, milliseconds)
-            )
+            buckets[next(name for name, max_tokens in BUCKETS.items() if length <= max_tokens)].append(milliseconds)
         progress(index, len(pairs))
     buckets["overall"] = list(chain.from_iterable(buckets.values()))
-    return [_row(long if name == LONG else pipeline, name, timed) for name, timed in buckets.items() if timed]
+    return [_row(name, timed) for name, timed in buckets.items() if timed]
 
 
-def _time(pipeline: Pipeline, long: Pipeline, pair: SourcePair) -> tuple[int, tuple[float, ...]]:
+def _time(pipeline: Pipeline, long: Pipeline, pair: SourcePair) -> tuple[int, Timed]:
     """Return the number of tokens of the caption, and the milliseconds of every stage."""
     source, caption = pair
     timed = partial(_milliseconds, device=pipeline.encoder.device)
@@ -115,23 +110,14 @@ def _time(pipeline: Pipeline, long: Pipeline, pair: SourcePair) -> tuple[int, tu
     return length, (decode, image, text, scoring, cosine, softened)
 
 
-def _row(pipeline: Pipeline, tokens: str, timed: Sequence[Timed]) -> Row:
-    sources, captions = zip(*(pair for pair, _ in timed[:MOST_TOGETHER]), strict=True)
-    images = pipeline.embedder.images(pipeline.decode(sources)).require()
-    texts = pipeline.embedder.texts(captions).require()
-    indices = range(len(captions))
-    together = min(
-        _milliseconds(lambda: pipeline.measure(images, texts, indices, indices), pipeline.encoder.device)[0]
-        for _ in range(2)
-    )
-    stages = {stage: [milliseconds[index] for _, milliseconds in timed] for index, stage in enumerate(STAGES)}
+def _row(tokens: str, timed: Sequence[Timed]) -> Row:
+    stages = {stage: [milliseconds[index] for milliseconds in timed] for index, stage in enumerate(STAGES)}
     sums = {name: [sum(stage_times) for stage_times in zip(*(stages[stage] for stage in parts), strict=True)]
             for name, parts in PAPER_COLUMNS.items()}  # fmt: skip
     return {
         "tokens": tokens,
         "pairs": len(timed),
         **{name: bootstrap_mean(values) for name, values in {**stages, **sums}.items()},
-        "together": together / len(captions),
     }
 
 

@@ -89,21 +89,6 @@ def long_captions(items: Items) -> list[Statistic]:
     ]
 
 
-def images(items: Items) -> list[Statistic]:
-    """Images of one prompt: how often the best-rated one scores highest, and accuracy over pairs of unequal ratings.
-
-    Equal scores share the credit. Every prompt counts once in `best`.
-    """
-    ratings = np.array([np.nanmean(item.ratings) for item in items])
-    groups = _grouped([item.group for item in items])
-    prompts = [indices for indices in groups if len(set(ratings[indices].tolist())) > 1]
-    better, worse = _ordered_pairs(prompts, ratings)
-    return [
-        Statistic("best", partial(_best_chosen, prompts, ratings)),
-        Statistic("pairs", partial(_pair_accuracy, better, worse)),
-    ]
-
-
 def _grouped(keys: Sequence[str]) -> list[list[int]]:
     """Return the indices of the items of each key."""
     groups: dict[str, list[int]] = defaultdict(list)
@@ -117,18 +102,6 @@ def _ordered_pairs(groups: Sequence[list[int]], ratings: Floats) -> tuple[Ints, 
     pairs = [pair for indices in groups for pair in permutations(indices, 2) if ratings[pair[0]] > ratings[pair[1]]]
     better, worse = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return better, worse
-
-
-def _best_chosen(prompts: Sequence[list[int]], ratings: Floats, scores: Floats) -> Measured:
-    """Return the share of prompts with the best-rated image on top; prompts with an unscored image are missing."""
-    scored = [indices for indices in prompts if not np.isnan(scores[indices]).any()]
-    tops = [[index for index in indices if scores[index] == scores[indices].max()] for indices in scored]
-    credit = np.array([
-        np.mean(ratings[top] == ratings[indices].max()) for top, indices in zip(tops, scored, strict=True)
-    ])  # fmt: skip
-    first = np.array([indices[0] for indices in scored], dtype=np.int64)
-    ties = sum(len(top) > 1 for top in tops)
-    return Measured(lambda weights: _mean(credit, weights[first]), len(scored), len(prompts) - len(scored), ties)
 
 
 def _single(items: Items, name: str, *, subset: str | None = None) -> Statistic:

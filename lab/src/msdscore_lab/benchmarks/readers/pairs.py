@@ -1,4 +1,4 @@
-"""Readers of benchmarks with a right and a wrong caption: SugarCrepe, COCO-CF, VALSE, FOIL and Pascal-50S."""
+"""Readers of benchmarks with a right and a wrong caption: SugarCrepe, COCO-CF, FOIL and Pascal-50S."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -67,33 +67,6 @@ def read_coco_cf(
             image = stored.find(path.name) or (path if path.is_file() else image_folder / path.name)
             pairs.append(Pair(key, image, positive, negative, subset=subset))
     return ItemSet(tuple(pairs), {"failed generations left out": failed})
-
-
-VALSE_PIECES = (
-    "existence", "plurals", "counting-hard", "counting-small-quant", "counting-adversarial", "relations",
-    "action-replacement", "actant-swap", "coreference-standard", "coreference-hard", "foil-it",
-)  # fmt: skip
-_MINIMUM_VOTES = 2
-_GET_VALSE = "https://github.com/Heidelberg-NLP/VALSE (folder data)"
-
-
-def read_valse(root: Path, *, pieces: str | Sequence[str] = VALSE_PIECES) -> ItemSet[Pair]:
-    """Read VALSE, foils by linguistic phenomenon: pairs in which two of three annotators chose the caption."""
-    pairs, invalid = [], 0
-    for piece in files.select_names("piece", pieces, VALSE_PIECES):
-        pattern = piece.replace("-", "?")  # some file names of the authors' scripts have underscores
-        path = files.find(root, f"{pattern}.json", f"data/{pattern}.json", get=_GET_VALSE)
-        for row in records(files.read_json(path), path):
-            votes = row.fields.get("mturk") or {}
-            counts = int(votes.get("caption", 0)), int(votes.get("foil", 0))
-            if counts[0] < _MINIMUM_VOTES:
-                invalid += 1
-                continue
-            fields = map(row.get, ("caption", "foil", "image_file"))
-            caption, foil, image = (value[0] if isinstance(value, list) else value for value in fields)
-            source = files.folder(root, f"images/{row.fields.get('dataset', '')}", "images") / image
-            pairs.append(Pair(f"{piece}/{row.key}", source, caption, foil, subset=piece, votes=counts))
-    return ItemSet(tuple(pairs), {"pairs left out: annotators did not confirm the foil": invalid})
 
 
 _GET_FOIL = "https://foilunitn.github.io (foilv1.0_test_2017.json)"

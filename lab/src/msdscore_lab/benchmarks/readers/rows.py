@@ -7,8 +7,6 @@ the folder of the rows file, or to its subfolder `images/`. Further fields:
 - ratings: `caption` and `expert` or `ratings` (a list), or `human` or `rating` (one number);
 - battles: `caption_a`, `caption_b`, `system_a`, `system_b`, and `winner` (a, b, tie, or a system name), or the answers
   of DocENT;
-- images of one prompt: `caption`, `images` (a list instead of `image`), and the `label` (index) of the best one or one
-  number per image in `ratings`;
 - captions only, from which pairs are drawn: `captions`, or `caption` in one row per caption.
 
 Optional everywhere: `id` or `key`, `subset` or `category`, `references`.
@@ -78,32 +76,6 @@ def _finder(path: Path) -> Callable[[str], Image]:
         return in_images if in_images.is_file() else stored.find(name) or relative
 
     return find
-
-
-def read_images(path: Path) -> ItemSet[Rated]:
-    """Read rows with one caption and several images, e.g. generated from a prompt: one item per image."""
-    find, items = _finder(path), list[Rated]()
-    for row_index, record in enumerate(records(files.read_jsonl(path), path, first=1)):
-        names, key = record.get("images"), str(record.fields.get("id", record.fields.get("key", row_index)))
-        if not isinstance(names, list) or len(names) < 2 or not all(isinstance(name, str) for name in names):
-            raise InputError(f"{record.where}: expected images, a list of at least 2 names, got {names!r}")
-        subset, text = str(record.fields.get("subset", "")), files.caption(record.get("caption"), record.where)
-        for index, (name, image_rating) in enumerate(zip(names, _image_ratings(record, len(names)), strict=True)):
-            items.append(Rated(f"{key}:{index}", find(name), text, (image_rating,), subset=subset, group=key))
-    return _unique(items, path)
-
-
-def _image_ratings(record: RawRow, count: int) -> list[float]:
-    """Return one rating per image: those of the row, or 1 for the image at index `label` and 0 for the others."""
-    ratings = record.fields.get("ratings")
-    if ratings is None:
-        label = record.get("label")
-        if label not in range(count) or isinstance(label, bool):
-            raise InputError(f"{record.where}: expected label to be the index of one of {count} images, got {label!r}")
-        return [float(index == label) for index in range(count)]
-    if not isinstance(ratings, list) or len(ratings) != count:
-        raise InputError(f"{record.where}: expected ratings, one per image ({count}), got {ratings!r}")
-    return [rating(value, where=record.where) for value in ratings]
 
 
 def read_pairs(path: Path, *, subsets: str | Sequence[str] = ()) -> ItemSet[Pair]:

@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from pathlib import Path
 from typing import NamedTuple
 
 from msdscore.errors import InputError
 from msdscore_lab.benchmarks.protocols.counting import Figure
-from msdscore_lab.benchmarks.results.compare import Difference, MetricComparison, compare_all
+from msdscore_lab.benchmarks.results.compare import Difference, MetricComparison
 from msdscore_lab.benchmarks.results.result import MetricResult, Result
 
 NONE = "–"
@@ -256,8 +255,7 @@ def _notes(results: Sequence[Result]) -> Iterable[str]:
         for metric in result.metrics:
             skipped = metric.figures[0].skipped if metric.figures else 0
             tail = f"; {skipped} left out by the protocol" if skipped else ""
-            facts = "".join(f"; {name} {value:g}" for name, value in (metric.facts or {}).items())
-            yield f"{metric.title}: `{metric.signature}`{tail}{facts}"
+            yield f"{metric.title}: `{metric.signature}`{tail}"
 
 
 def _difference_row(difference: Difference) -> tuple[str, ...]:
@@ -293,13 +291,10 @@ def quoted_figures() -> Iterator[Quoted]:
                 yield Quoted(benchmark, metric["name"], value, group["source"], references, protocol)
 
 
-MARK = "†"
-LEVEL = 0.05
 Column = tuple[str, str]  # benchmark, protocol
 Row = tuple[str, str]  # metric, and its signature without the benchmark's part
 
 
-StoredResult = tuple[Result, Path]  # a result, and the folder of its scores
 Cells = dict[Row, dict[Column, Figure]]  # headline figures
 
 
@@ -307,47 +302,24 @@ def _column(result: Result) -> Column:
     return result.benchmark, result.protocol
 
 
-def overview(
-    opened: Sequence[StoredResult], *, against: str = "", quoted: bool = False, samples: int | None = None
-) -> Grid:
+def overview(results: Sequence[Result], *, quoted: bool = False) -> Grid:
     """Return one row per metric and encoder, one column per benchmark with its headline figure.
 
-    With `against`, figures that differ from that metric's on the same items (p below 0.05, corrected for all metrics of
-    the benchmark) are marked. With `quoted`, published figures are added, which are never bold.
+    With `quoted`, published figures are added, which are never bold.
     """
-    results = [result for result, _ in opened]
-    columns = list(dict.fromkeys(map(_column, results)))
-    cells, marked = _headlines(results), _differing(opened, against, samples)
+    columns, cells = list(dict.fromkeys(map(_column, results))), _headlines(results)
     rows = [
-        (name, *(_marked(row_cells.get(column), label in marked.get(column[0], ())) for column in columns))
-        for name, ((label, _), row_cells) in zip(_names(cells), cells.items(), strict=True)
+        (name, *(number(row_cells.get(column)) for column in columns))
+        for name, row_cells in zip(_names(cells), cells.values(), strict=True)
     ]
     rows += _length_rows(results, columns)
-    notes = [f"{MARK} differs from {against} (p < {LEVEL}, corrected for all metrics)"] if against else []
-    notes += [f"{result.title}: {counted(result)} items, {result.images} images" for result in results]
+    notes = [f"{result.title}: {counted(result)} items, {result.images} images" for result in results]
     if quoted:
         published = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
         rows += _quoted_rows(published, columns)
         notes += _quoted_notes(published)
     titles = [_title(next(result for result in results if _column(result) == column)) for column in columns]
     return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), _best_headlines(cells, columns))
-
-
-def _differing(opened: Sequence[StoredResult], against: str, samples: int | None) -> dict[str, set[str]]:
-    """Return, by benchmark, the titles of the metrics that differ significantly from `against`."""
-    differing = {}
-    for result, folder in opened:
-        if any(against in (metric.label, metric.title) and metric.figures for metric in result.metrics):
-            comparisons = compare_all(result, folder, against, samples=samples)
-            labels = [label for label, found in comparisons.items() if found.differences[0].p_value < LEVEL]
-            differing[result.benchmark] = {result.metric(label).title for label in labels}
-    if against and not differing:
-        raise InputError(f"no result has the metric {against!r}, which others are to be compared with")
-    return differing
-
-
-def _marked(figure: Figure | None, mark: bool) -> str:
-    return NONE if figure is None else number(figure) + (MARK if mark else "")
 
 
 def _best_headlines(cells: Cells, columns: Sequence[Column]) -> frozenset[tuple[int, int]]:

@@ -63,8 +63,7 @@ class ScorerRecord:
 class MetricResult:
     """Figures of one metric, and the figures of the wrong-image control on the same items.
 
-    `matched` is the headline among captions of about equal length. `missing` is the number of items without a score;
-    `facts` are totals such as the number of tokens used.
+    `matched` is the headline among captions of about equal length. `missing` is the number of items without a score.
     """
 
     label: str
@@ -75,7 +74,6 @@ class MetricResult:
     control: Figures = ()
     matched: Figure | None = None
     missing: int = 0
-    facts: Mapping[str, float] | None = None
 
     @property
     def title(self) -> str:
@@ -213,7 +211,6 @@ def from_plain(kind: Any, value: Any) -> Any:
 
 
 WRONG = "@wrong"  # suffix of a metric's label: its scores with the wrong images
-FACT = "#"  # between a metric's label and the name of a fact
 _NUMBERS = pa.list_(pa.float64())
 _NOT_JUDGEMENTS = ("id", "image", "subset", "references", "positive", "negative", "caption", "caption_a", "caption_b")
 _KINDS: dict[Kind, tuple[Any, tuple[str, ...]]] = {  # item class, and the names of its captions
@@ -227,12 +224,7 @@ def item_table(items: Sequence[Item]) -> pa.Table:
     """Return one row per item: id, image name, subset, captions, and human judgements as JSON."""
     names = image_names(item.image for item in items)
     judgements = (
-        {
-            name: value
-            for name, value in asdict(item).items()
-            if name not in _NOT_JUDGEMENTS and (value or name != "group")
-        }
-        for item in items
+        {name: value for name, value in asdict(item).items() if name not in _NOT_JUDGEMENTS} for item in items
     )
     return pa.table({
         "id": pa.array([item.id for item in items], pa.string()),
@@ -284,7 +276,7 @@ def read_scores(path: Path, labels: Iterable[str]) -> pa.Table:
 
 
 def score_columns(metrics: Sequence[Metric], cases: Cases) -> dict[str, pa.Array]:
-    """Return two columns per metric, with true and wrong images; facts (costs) are summed over both."""
+    """Return two columns per metric, with true and wrong images."""
     columns: dict[str, pa.Array] = {}
     true, wrong = np.flatnonzero(~cases.control), np.flatnonzero(cases.control)
     for metric in metrics:
@@ -292,15 +284,12 @@ def score_columns(metrics: Sequence[Metric], cases: Cases) -> dict[str, pa.Array
         columns[metric.label] = pa.array(scored.values[true].tolist(), _NUMBERS)
         if len(wrong):
             columns[metric.label + WRONG] = pa.array(scored.values[wrong].tolist(), _NUMBERS)
-        for name, fact in scored.facts.items():
-            total = fact[true] + fact[wrong] if len(wrong) else fact[true]
-            columns[f"{metric.label}{FACT}{name}"] = pa.array(total, pa.float64())
     return columns
 
 
 def belongs_to(column: str, label: str) -> bool:
-    """Return whether a column has scores or facts of the metric with this label."""
-    return column in (label, label + WRONG) or column.startswith(label + FACT)
+    """Return whether a column has scores of the metric with this label."""
+    return column in (label, label + WRONG)
 
 
 def merge_columns(parts: Iterable[pa.Table], earlier: Mapping[str, Sequence[Any]], count: int) -> dict[str, list[Any]]:
@@ -323,8 +312,6 @@ def scores_table(items: Sequence[Item], columns: Mapping[str, Sequence[Any]]) ->
     for name, values in columns.items():
         if name == "error":
             table = table.append_column(name, pa.array(values, pa.string()))
-        elif FACT in name and not any(isinstance(value, list) for value in values):
-            table = table.append_column(name, pa.array(values, pa.float64()))
         else:
             filled = [value or [float("nan")] * width for value in values]
             table = table.append_column(name, pa.array(filled, _NUMBERS))

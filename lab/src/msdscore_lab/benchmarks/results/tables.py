@@ -1,18 +1,13 @@
-"""Grids of results as Markdown, LaTeX or CSV, and a figure of the headlines."""
+"""Grids of results as Markdown, LaTeX or CSV."""
 
 import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
-from msdscore.errors import require, unknown_name
-from msdscore.explain.figure import rendered
+from msdscore.errors import unknown_name
 from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
-from msdscore_lab.benchmarks.results.result import Result
 
 _MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 _INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
@@ -31,9 +26,6 @@ _TEX = {
     ">": "$>$",
 }
 _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
-
-_WIDTH, _ROW, _MARGIN = 4.2, 0.28, 1.1  # inches: panel width, row height, title and axis
-_METRIC_COLOUR, _CONTROL_COLOUR = "#1f5fa8", "#b0b0b0"
 
 
 def latex(grid: Grid) -> str:
@@ -128,34 +120,3 @@ def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
     rows = tuple(tuple(row[column] for column in selected) for row in grid.rows)
     chosen = tuple(grid.columns[column] for column in selected)
     return replace(grid, columns=chosen, rows=rows, best=best, exact=exact)
-
-
-def draw(results: Sequence[Result], kind: str) -> bytes:
-    """Draw one panel per result; return the bytes of the image file (png, svg or pdf)."""
-    rows = max(len(result.metrics) for result in results)
-    module: Any = require("matplotlib.figure", extra="figures")
-    size = (_WIDTH * len(results), _MARGIN + _ROW * rows)
-    figure = module.Figure(figsize=size, facecolor="white", layout="constrained")
-    for axis, result in zip(figure.subplots(1, len(results), squeeze=False)[0], results, strict=True):
-        _draw_panel(axis, result)
-    return rendered(figure, kind)
-
-
-def _draw_panel(axis: Any, result: Result) -> None:
-    metrics = [metric for metric in result.metrics if metric.figures]
-    for y, metric in enumerate(metrics):
-        headline = metric.figures[0]
-        value, scale = headline.value * headline.scale, headline.scale
-        limits = [] if headline.interval is None else [headline.interval.low * scale, headline.interval.high * scale]
-        if limits and np.isfinite(limits).all():
-            axis.plot(limits, (y, y), color=_METRIC_COLOUR, linewidth=1.5)
-        axis.plot(value, y, "o", color=_METRIC_COLOUR, markersize=5)
-        for wrong in (figure for figure in metric.control if figure.name == headline.name):
-            axis.plot(wrong.value * scale, y, "x", color=_CONTROL_COLOUR, markersize=5)
-    axis.set_yticks(range(len(metrics)), [metric.title for metric in metrics], fontsize=8)
-    axis.invert_yaxis()
-    axis.set_title(f"{result.title}, {result.protocol}", fontsize=9)
-    name = metrics[0].figures[0].name if metrics else "figure"
-    axis.set_xlabel(f"{name}, 95 % interval; ×: wrong image", fontsize=8)
-    axis.tick_params(axis="x", labelsize=7)
-    axis.spines[["top", "right"]].set_visible(False)

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -26,7 +26,6 @@ from msdscore.scoring.references import ReferenceComparison, compare_texts
 from msdscore_lab.benchmarks.base import (
     Image,
     Item,
-    cluster,
     image_key,
     image_names,
     image_ring,
@@ -54,40 +53,25 @@ class ItemBatch:
 def item_batches(items: Sequence[Item], *, seed: int, control: bool, size: int = BATCH_IMAGES) -> Iterator[ItemBatch]:
     """Yield all items in batches of `size` images and their wrong images.
 
-    The wrong image is the next one in the ring, so that a batch needs few additional images. Images of one prompt are
-    in one batch, because Soft-MSD compares them.
+    The wrong image is the next one in the ring, so that a batch needs few additional images.
     """
-    keys = [image_key(item.image) for item in items]
-    position = {image_key(image): rank for rank, image in enumerate(image_ring(items, seed))}
-    by_cluster: dict[str, list[int]] = defaultdict(list)
+    by_image: dict[str, list[int]] = defaultdict(list)
     for index, item in enumerate(items):
-        by_cluster[cluster(item)].append(index)
+        by_image[image_key(item.image)].append(index)
     wrong_images = wrong_image_by_key(items, seed) if control else {}
-    ordered = sorted(by_cluster.values(), key=lambda indices: min(position[keys[index]] for index in indices))
-    for indices in _grouped(ordered, keys, size):
-        images = {keys[index]: items[index].image for index in indices}
-        images |= {image_key(wrong): wrong for wrong in (wrong_images[key] for key in list(images) if control)}
+    ring = {image_key(image): image for image in image_ring(items, seed)}
+    for start in range(0, len(ring), size):
+        keys = list(ring)[start : start + size]
+        images = {key: ring[key] for key in keys}
+        images |= {image_key(wrong): wrong for wrong in (wrong_images[key] for key in keys if control)}
         image_index = {key: index for index, key in enumerate(images)}
+        owners = [(index, key) for key in keys for index in by_image[key]]
         yield ItemBatch(
             tuple(images.values()),
-            tuple(indices),
-            tuple(image_index[keys[index]] for index in indices),
-            tuple(image_index[image_key(wrong_images[keys[index]])] for index in indices) if control else (),
+            tuple(index for index, _ in owners),
+            tuple(image_index[key] for _, key in owners),
+            tuple(image_index[image_key(wrong_images[key])] for _, key in owners) if control else (),
         )
-
-
-def _grouped(clusters: Iterable[list[int]], keys: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Join clusters of items while they have at most `size` images."""
-    batch, images = list[int](), set[str]()
-    for indices in clusters:
-        new_images = {keys[item] for item in indices} - images
-        if batch and len(images) + len(new_images) > size:
-            yield batch
-            batch, images = [], set()
-        batch += indices
-        images |= {keys[item] for item in indices}
-    if batch:
-        yield batch
 
 
 _DECODERS = 4
@@ -122,9 +106,6 @@ def _cases(
     owner = np.array([*batch.owner, *batch.wrong], dtype=np.int64)
     control = np.repeat([False, True], [len(batch_items), len(batch.wrong)])
     keys = [image_key(image) for image in batch.images]
-    set_of: dict[str | int, int] = {}
-    set_keys = [getattr(item, "group", "") or index for index, item in enumerate(batch_items)]
-    sets = np.array([set_of.setdefault(key, len(set_of)) for key in set_keys], dtype=np.int64)
     wrong_references = (references[keys[wrong]] for wrong in batch.wrong)
     return Cases(
         ids=tuple(item.id for item in batch_items) * repeats,
@@ -137,7 +118,6 @@ def _cases(
         references=(*(item.references for item in batch_items), *wrong_references),
         whole=whole,
         names=tuple(names[key] for key in keys),
-        sets=np.concatenate([sets + repeat * len(batch_items) for repeat in range(repeats)]),
     )
 
 

@@ -13,7 +13,7 @@ from msdscore.intervals import Resampling
 from msdscore.rows.files import ReferenceFile
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
-from msdscore_lab.benchmarks.base import Benchmark, Item, ItemSet, Rated, cluster, image_key
+from msdscore_lab.benchmarks.base import Benchmark, Item, ItemSet, Rated, image_key
 from msdscore_lab.benchmarks.readers.files import all_tidy
 from msdscore_lab.benchmarks.registry import benchmark, load
 from msdscore_lab.benchmarks.run.cases import BATCH_IMAGES
@@ -154,7 +154,7 @@ def _with_references(item_set: ItemSet[Any], path: Path) -> ItemSet[Any]:
 def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
     """Return at most `limit` items, equally spaced so that every subset is represented, and add a note.
 
-    Ratings are selected by image or group, because single captions could not be compared with each other.
+    Ratings are selected by image, because single captions could not be compared with each other.
     """
     items: tuple[Item, ...] = item_set.items
     if limit is None or limit >= len(items):
@@ -163,7 +163,7 @@ def _limited(item_set: ItemSet[Any], limit: int | None) -> ItemSet[Any]:
     if isinstance(items[0], Rated):
         by_image: dict[str, list[Item]] = {}
         for item in items:
-            by_image.setdefault(cluster(item), []).append(item)
+            by_image.setdefault(image_key(item.image), []).append(item)
         units = list(by_image.values())
     count = max(1, -(-limit * len(units) // len(items)))
     selected = [item for index in range(count) for item in units[index * len(units) // count]]

@@ -260,7 +260,7 @@ def summarise(work: Work, scorer: ScorerRecord | None, table: pa.Table, scores: 
     sheet = partial(counting.make_sheet, row, common_items, protocol=plan.protocol, how=plan.resampling)
     signatures = _result_signatures(work, scorer, common_items)
     metrics = [
-        _metric_result(row, metric, signatures[metric.label], table, columns[metric.label], common, sheet)
+        _metric_result(row, metric, signatures[metric.label], columns[metric.label], common, sheet)
         for metric in work.metrics
     ]
     length = None
@@ -323,22 +323,13 @@ def _metric_result(
     row: Benchmark,
     metric: Metric,
     signed: str,
-    table: pa.Table,
     sides: Sequence[Floats],
     common: Flags,
     sheet: Callable[..., counting.Sheet[Any]],
 ) -> MetricResult:
     """Return the figures of one metric on the common items, with true and, with a control, with wrong images."""
     missing = int(np.isnan(sides[0]).any(axis=1).sum())
-    prefix = metric.label + tables.FACT
-    facts = {
-        name.removeprefix(prefix): float(np.nansum(table.column(name).to_numpy()))
-        for name in table.column_names
-        if name.startswith(prefix)
-    }
-    result = MetricResult(
-        metric.label, signed, metric.higher_is_better, metric.judged, (), missing=missing, facts=facts or None
-    )
+    result = MetricResult(metric.label, signed, metric.higher_is_better, metric.judged, (), missing=missing)
     if not common.any() or missing == len(sides[0]):
         return result
     sheets = [sheet(side[common], judged=metric.judged) for side in sides]

@@ -13,13 +13,12 @@ from PIL.Image import Image
 
 from msdscore.errors import ConfigError, RunError, require
 from msdscore.version import __version__
-from msdscore_lab.metrics.vlm.model import Answer, Sampling
+from msdscore_lab.metrics.vlm.model import Sampling
 
 _EXTRA = "judge"
 _TEMPORARY_STATUS = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 _REJECTED_STATUS = frozenset((400, 413, 415, 422))  # the request was rejected: content filter, or image too large
 _MAX_WAIT, _TIMEOUT = 60.0, 120.0  # seconds
-_MAX_COUNT = 10**9  # tokens of one answer
 
 
 class RefusedQuestionError(RunError):
@@ -42,9 +41,7 @@ class Endpoint:
             raise ConfigError(f"retries must be at least 1, got {self.retries}")
         require("httpx", extra=_EXTRA, of="msdscore-lab")
 
-    def ask(
-        self, image: Image, system: str, question: str, sampling: Sampling, *, stopped: Event | None = None
-    ) -> Answer:
+    def ask(self, image: Image, system: str, question: str, sampling: Sampling, *, stopped: Event | None = None) -> str:
         """Return one answer; retry after temporary errors unless `stopped`, and raise `RunError` for others."""
         stop_event = stopped or Event()
         tenacity: Any = require("tenacity", extra=_EXTRA, of="msdscore-lab")
@@ -56,7 +53,7 @@ class Endpoint:
             reraise=True,
         )
         try:
-            answer: Answer = retrying(self._post, _payload(self.model, image, system, question, sampling), stop_event)
+            answer: str = retrying(self._post, _payload(self.model, image, system, question, sampling), stop_event)
         except _TemporaryError as error:
             raise RunError(
                 f"{self.url} did not answer in {self.retries} attempts ({error}); "
@@ -64,7 +61,7 @@ class Endpoint:
             ) from error
         return answer
 
-    def _post(self, payload: dict[str, Any], stopped: Event) -> Answer:
+    def _post(self, payload: dict[str, Any], stopped: Event) -> str:
         if stopped.is_set():
             raise RunError("stopped")
         httpx: Any = require("httpx", extra=_EXTRA, of="msdscore-lab")
@@ -76,11 +73,9 @@ class Endpoint:
             raise _TemporaryError(str(error) or type(error).__name__) from error
         if reply.is_success:
             try:
-                content = reply.json()
-                text, usage = content["choices"][0]["message"]["content"] or "", content.get("usage")
+                text = reply.json()["choices"][0]["message"]["content"] or ""
                 # JSON can encode an unpaired surrogate, which cannot be written to a file.
-                clean = _joined(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-                return Answer(clean, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
+                return _joined(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
                 raise _TemporaryError(f"no chat completion in the reply ({type(error).__name__})") from error
         message = " ".join(reply.text[:2000].split())[:200]
@@ -129,12 +124,6 @@ def _joined(content: Any) -> str:
     """Return the text of a message, which some servers send in parts."""
     parts = [part["text"] for part in content] if isinstance(content, list) else [content]
     return "".join(parts)
-
-
-def _count(usage: Any, name: str) -> int:
-    """Return a number of tokens; 0 if the server reports none that is plausible."""
-    count = usage.get(name) if isinstance(usage, dict) else None
-    return count if isinstance(count, int) and 0 <= count < _MAX_COUNT else 0
 
 
 def _wait(state: Any) -> float:

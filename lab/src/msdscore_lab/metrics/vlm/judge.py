@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from msdscore.io.files import pixel_key, text_key, write_bytes
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded
 from msdscore_lab.metrics.registry import choice, number
 from msdscore_lab.metrics.vlm.endpoint import Endpoint
-from msdscore_lab.metrics.vlm.model import Answer, Sampling, load_local
+from msdscore_lab.metrics.vlm.model import Sampling, load_local
 from msdscore_lab.metrics.vlm.prompts import fill_prompt, read_prompt
 
 # CapArena's criteria, reworded.
@@ -51,9 +51,8 @@ _SCRIPT_SYSTEM, _SCRIPT_QUESTION = ("system_prompt_without_ref", "system_prompt_
 _PLAIN = re.compile(r"caption\W*([12])\W+is\s+better|^\W*(tie)\W*$", re.IGNORECASE | re.MULTILINE)  # CapArena's format
 _CREDIT = {"1": 1.0, "2": 0.0, "tie": 0.5}
 _MAX_ATTEMPTS = 3
-FACTS = ("calls", "tokens_in", "tokens_out", "cost")
 
-Ask = Callable[[Image, str, int], Answer]
+Ask = Callable[[Image, str, int], str]
 _Prompt = tuple[int, str]  # index of the image, question
 
 
@@ -65,7 +64,6 @@ def load_judge(model: str, backend: str = "endpoint", setup: str = "own", **opti
     if values["orders"] not in (1, 2):
         raise ConfigError(f"orders must be 1 or 2, got {values['orders']:g}")
     sampling = Sampling(values["temperature"], values["top_p"], MAX_TOKENS)
-    price_in, price_out = (number(name, options.get(name, 0.0), least=0.0) for name in ("price_in", "price_out"))
     home_folder = os.environ.get("MSDSCORE_HOME")
     default = (Path(home_folder) if home_folder else Path.home() / ".cache" / "msdscore") / "judge"
     workers = int(number("workers", options.get("workers", 4), least=1))
@@ -78,7 +76,7 @@ def load_judge(model: str, backend: str = "endpoint", setup: str = "own", **opti
     # A local model runs one request at a time: threads would interleave its random draws.
     folder, workers = Path(options.get("cache", "") or default), 1 if local else workers
     orders = int(values["orders"])
-    judge = Judge(ask, identity, prompts, orders, sampling, folder, (price_in, price_out), workers)
+    judge = Judge(ask, identity, prompts, orders, sampling, folder, workers)
     file = options.get("prompt", "")
     prompt_id = f"{Path(file).name if file else 'own'}@{text_key(''.join(prompts)) % 16**8:08x}"
     choices = f"model:{identity}|t:{sampling.temperature:g}|p:{sampling.top_p:g}|orders:{orders}|prompt:{prompt_id}"
@@ -112,7 +110,7 @@ def _endpoint(model: str, system: str, sampling: Sampling, options: Mapping[str,
 def _local(model: str, system: str, sampling: Sampling, options: Mapping[str, str]) -> tuple[Ask, str]:
     loaded = load_local(model, device=options.get("device", "auto"), dtype=options.get("dtype", "auto"))
 
-    def ask(image: Image, question: str, seed: int) -> Answer:
+    def ask(image: Image, question: str, seed: int) -> str:
         return loaded.answer(image, "\n\n".join(filter(None, (system, question))), sampling, seed=seed % 2**32)
 
     return ask, loaded.signature
@@ -122,7 +120,7 @@ def _local(model: str, system: str, sampling: Sampling, options: Mapping[str, st
 class Judge:
     """A judge: model, prompt (system message and question), number of orders, and folder of stored answers.
 
-    `prices` are per million tokens; `workers` is the number of concurrent requests.
+    `workers` is the number of concurrent requests.
     """
 
     ask: Ask
@@ -131,13 +129,12 @@ class Judge:
     orders: int
     sampling: Sampling
     folder: Path
-    prices: tuple[float, float]
     workers: int
 
     def score(self, batch: Cases) -> CaseScores:
-        """Return the share of orders won by each caption, and the cost of the answers; NaN without a verdict.
+        """Return the share of orders won by each caption, NaN without a verdict.
 
-        A question shared by several cases is sent once, and its cost is counted for the first of them.
+        A question shared by several cases is sent once.
         """
         questions: dict[int, tuple[_Prompt, ...]] = {}
         for case in range(len(batch)):
@@ -151,20 +148,10 @@ class Judge:
             answers = pool.map(lambda question: self._verdict(batch.images[question[0]], question[1]), distinct)
             verdicts = dict(zip(distinct, answers, strict=True))
         values = np.full((len(batch), 2), np.nan)
-        facts = {name: np.zeros(len(batch)) for name in FACTS}
-        uncounted = set(distinct)
         for case, prompts in questions.items():
-            first = [
-                verdicts[question][0] if order == 0 else 1 - verdicts[question][0]
-                for order, question in enumerate(prompts)
-            ]
-            share = sum(first) / len(first)
-            values[case] = share, 1 - share
-            for question in set(prompts) & uncounted:
-                uncounted.remove(question)
-                for name, used in zip(FACTS, verdicts[question][1], strict=True):
-                    facts[name][case] += used
-        return CaseScores(values, facts)
+            first = [verdicts[prompt] if order == 0 else 1 - verdicts[prompt] for order, prompt in enumerate(prompts)]
+            values[case] = sum(first) / len(first), 1 - sum(first) / len(first)
+        return CaseScores(values)
 
     def _question(self, first: str, second: str, reference: str) -> str:
         return fill_prompt(self.prompts[1], {"first": first, "second": second, "reference": reference})
@@ -177,16 +164,14 @@ class Judge:
             raise ConfigError(f"reference=true needs a reference of every item; {batch.ids[case]!r} has none")
         return batch.references[case][0]
 
-    def _verdict(self, image: Image | None, question: str) -> tuple[float, tuple[float, ...]]:
-        """Return the credit of the first caption (NaN: no verdict), and the usage, in the order of `FACTS`."""
+    def _verdict(self, image: Image | None, question: str) -> float:
+        """Return the credit of the first caption (NaN: no verdict)."""
         assert image is not None, "cases without an image have no question"
-        answers = list(self._answers(image, question))
-        verdict = read_verdict(answers[-1].text)
-        used = sum(answer.tokens_in for answer in answers), sum(answer.tokens_out for answer in answers)
-        cost = (used[0] * self.prices[0] + used[1] * self.prices[1]) / 1e6
-        return float("nan") if verdict is None else _CREDIT[verdict], (len(answers), *used, cost)
+        *_, answer = self._answers(image, question)
+        verdict = read_verdict(answer)
+        return float("nan") if verdict is None else _CREDIT[verdict]
 
-    def _answers(self, image: Image, question: str) -> Iterator[Answer]:
+    def _answers(self, image: Image, question: str) -> Iterator[str]:
         """Yield answers until one has a verdict; each is stored on disk, so that no question is sent twice."""
         pixels = pixel_key(image)
         for attempt in range(_MAX_ATTEMPTS):
@@ -198,17 +183,16 @@ class Judge:
             key = blake2b(content.encode(), digest_size=16).hexdigest()
             path = self.folder / key[:2] / f"{key}.json"
             try:
-                stored = json.loads(path.read_text(encoding="utf-8"))
-                answer = Answer(str(stored["text"]), int(stored["tokens_in"]), int(stored["tokens_out"]))
+                answer = str(json.loads(path.read_text(encoding="utf-8"))["text"])
             except (OSError, ValueError, KeyError, TypeError):  # no stored answer
                 answer = self.ask(image, question, text_key(key))
                 self._store(path, answer)
             yield answer
-            if read_verdict(answer.text) is not None:
+            if read_verdict(answer) is not None:
                 return
 
-    def _store(self, path: Path, answer: Answer) -> None:
-        content = json.dumps(asdict(answer), ensure_ascii=False).encode() + b"\n"
+    def _store(self, path: Path, answer: str) -> None:
+        content = json.dumps({"text": answer}, ensure_ascii=False).encode() + b"\n"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, content, folder=path.parent)

@@ -32,15 +32,6 @@ class Sampling:
         return {"do_sample": True, "max_new_tokens": self.most_tokens, **sampling}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A model's answer, and the numbers of tokens of question and answer."""
-
-    text: str
-    tokens_in: int
-    tokens_out: int
-
-
 class LocalModel:
     """A local image-text-to-text model (LLaVA, Qwen-VL …)."""
 
@@ -56,7 +47,7 @@ class LocalModel:
         tokens: dict[str, int] = self._processor.tokenizer.get_vocab()
         return tokens
 
-    def answer(self, image: Image, question: str, sampling: Sampling, *, seed: int) -> Answer:
+    def answer(self, image: Image, question: str, sampling: Sampling, *, seed: int) -> str:
         """Return a sampled answer; the same seed returns the same answer on one machine."""
         inputs = self._inputs(image, question)
         with torch.random.fork_rng():
@@ -64,7 +55,7 @@ class LocalModel:
             ids = self._generate(inputs, **sampling.arguments).sequences[0]
         prompt_length = int(inputs["input_ids"].shape[1])
         text = self._processor.tokenizer.decode(ids[prompt_length:], skip_special_tokens=True)
-        return Answer(str(text).strip(), prompt_length, len(ids) - prompt_length)
+        return str(text).strip()
 
     def answer_greedily(
         self, image: Image, question: str, *, most_tokens: int

@@ -16,13 +16,12 @@ from msdscore.errors import InputError
 from msdscore.intervals import Floats, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import numbers_of
-from msdscore_lab.benchmarks.base import Item, Pair, clusters, image_source
+from msdscore_lab.benchmarks.base import Item, clusters
 from msdscore_lab.stats.resample import bootstrap_share
 from msdscore_lab.studies.ablations.mixtures import Kind, PaperMixture, fit_lifted, lifted, with_mixture
 from msdscore_lab.studies.ablations.pairs import quantile_bins
 from msdscore_lab.studies.ablations.sweep import MIXTURES
-from msdscore_lab.studies.context import PAPER_FORM, Study, pair_batches, paper_form
+from msdscore_lab.studies.context import PAPER_FORM, Study, paper_form
 from msdscore_lab.studies.table import Column, Plot, Row, Table, Value, per_cent
 
 Responsibilities = Float[Tensor, "batch components points"]
@@ -33,27 +32,15 @@ _CAPTIONS = 128  # per batch
 
 
 def stability(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), seeds: int = 5) -> list[Table]:
-    """Clusterings and scores over random starts: vMF against Gaussians, `sample` against `spread`."""
-    name = benchmark[-1]
-    pairs, pipeline = study.pairs(name), study.pipeline(PAPER_FORM)
-    captions = distinct_captions(pairs, study.limit)
+    """Clusterings of each caption's tokens over random starts: vMF against Gaussians."""
+    name, pipeline = benchmark[-1], study.pipeline(PAPER_FORM)
+    captions = distinct_captions(study.pairs(name), study.limit)
     work: dict[str, Any] = {"benchmark": name, "seeds": seeds}
     indices = study.rows(
         "rand-indices", captions, lambda batch: _rand_indices(pipeline, batch, seeds), pipeline, size=_CAPTIONS, **work
     )
-    batches = pair_batches(pairs)
-    answers = study.run("scores", batches, lambda _, batch: _scores(pipeline, batch, seeds), pipeline, **work)
-    scores = np.array([row for answer in answers for row in answer])
-    spread = spread_rows(scores, [pair for batch in batches for pair in batch])
-    shared: dict[str, Any] = {"signature": pipeline.signature, "facts": {**work, "pairs": len(pairs)}}
     by_mixture = dict(zip(MIXTURES, zip(*indices, strict=True), strict=True))
-    return [*_clustering_tables(by_mixture, [image for _, image in captions], **shared), Table(
-        name="scores",
-        title=f"MSD over {seeds} drawn starts (`sample`) and from the fixed one (`spread`), {len(pairs)} pairs",
-        columns=[Column("figure"), *(Column(name, "", ".4f") for name in ("value", "deviation", "least", "most"))],
-        rows=spread,
-        **shared,
-    )]  # fmt: skip
+    return _clustering_tables(by_mixture, [image for _, image in captions], signature=pipeline.signature, facts=work)
 
 
 def entropy(study: Study, *, benchmark: Sequence[str] = ("sugarcrepe",), bins: int = 5) -> list[Table]:
@@ -165,24 +152,6 @@ def entropy_row(
     return row
 
 
-def spread_rows(values: Floats, pairs: Sequence[Pair]) -> list[Row]:
-    """Return the accuracy of MSD over random starts and from the fixed one, and the standard deviation of a score."""
-    scores = values.reshape(len(pairs), 2, -1)  # pairs, right and wrong caption, fixed start and seeds
-    correct = (scores[:, 0] > scores[:, 1]).astype(np.float64)
-    sample_accuracy, names = correct[:, 1:].mean(axis=0), clusters(pairs)
-    deviations = scores[:, :, 1:].std(axis=2, ddof=1).mean(axis=1)
-    shifts = (scores[:, :, 1:] - scores[:, :, :1]).mean(axis=(1, 2))
-    return [
-        {"figure": "accuracy, sample: mean over seeds", "value": float(sample_accuracy.mean()),
-         "deviation": float(sample_accuracy.std(ddof=1)), "least": float(sample_accuracy.min()),
-         "most": float(sample_accuracy.max())},
-        {"figure": "accuracy, spread", "value": bootstrap_mean(correct[:, 0], clusters=names)},
-        {"figure": "standard deviation of a score over seeds", "value": bootstrap_mean(deviations, clusters=names)},
-        {"figure": "mean difference of a score, sample − spread", "value": bootstrap_mean(shifts, clusters=names)},
-        {"figure": "standard deviation between captions", "value": float(scores[:, :, 0].std(ddof=1))},
-    ]  # fmt: skip
-
-
 def _clustering_tables(indices: Mapping[str, Sequence[float]], images: Sequence[str], **shared: Any) -> list[Table]:
     """Return the mean index of every distribution, and the sorted index of every caption."""
     rows: list[Row] = [
@@ -229,20 +198,6 @@ def _rand_indices(pipeline: Pipeline, captions: Sequence[Caption], seeds: int) -
             ]
         )
     return [[column[texts.row(item)] for column in columns] for item in range(len(captions))]
-
-
-def _scores(pipeline: Pipeline, pairs: Sequence[Pair], seeds: int) -> list[list[float]]:
-    """Return MSD of both captions of each pair: with the deterministic start, then with every seed."""
-    sampling = Pipeline(pipeline.encoder, paper_form(pipeline, init="sample"), batch_size=pipeline.batch_size)
-    images = sampling.embedder.images(sampling.decode([image_source(pair.image) for pair in pairs])).require()
-    texts = sampling.embedder.texts([text for pair in pairs for text in pair.captions]).require()
-    owner = [index for index in range(len(pairs)) for _ in range(2)]
-    forms = [sampling.form.changed(init="spread"), *(sampling.form.changed(seed=seed) for seed in range(seeds))]
-    columns = []
-    for form in forms:
-        measured = Pipeline(pipeline.encoder, form).measure(images, texts, owner, range(len(owner)))
-        columns.append([row.values["msd"] for row in numbers_of(measured, form)])
-    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _entropies(pipeline: Pipeline, captions: Sequence[Caption]) -> list[list[float]]:

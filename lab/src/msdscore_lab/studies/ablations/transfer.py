@@ -1,4 +1,4 @@
-"""Comparison of encoders on benchmarks: gains of the score over a baseline, in domain and out of domain."""
+"""Comparison of encoders on benchmarks: gains of the score over a baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -11,7 +11,6 @@ from msdscore_lab.align.export import export
 from msdscore_lab.align.recipe import Recipe, load_recipe
 from msdscore_lab.align.run.parts import TrainOptions
 from msdscore_lab.align.run.train import RunReport, train
-from msdscore_lab.benchmarks.registry import reader_options
 from msdscore_lab.benchmarks.results.compare import compare_sides
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, pipeline_for
 from msdscore_lab.pairs import DataSource
@@ -31,24 +30,12 @@ from msdscore_lab.studies.table import Column, Plot, Table, Value
 BASELINE = "cosine"
 BACKBONE_METRICS = (BASELINE, "coverage", "support", "bi-kl", "msd", "soft-msd", "rank-agg")
 TRANSFER_METRICS = (BASELINE, "msd", "soft-msd")
-OOD_METRICS = ("clipscore", "msd", "soft-msd")  # the first metric is the baseline of the gains
 PLAIN, WITHOUT, WITH = "plain", "without reconstruction", "with reconstruction"
 
 
 def backbones(study: Study, *, also: Sequence[str] = (), benchmark: Sequence[str] = PAIRS) -> list[Table]:
     """Every part of the score with several encoders, per subtask, and its gain over the cosine."""
     plans = {name: study.plan(name, BACKBONE_METRICS) for name in benchmark}
-    return compare_encoders(study, plans, _titled(study.spec.encoder, *also))
-
-
-def ood(study: Study, *, also: Sequence[str] = (), benchmark: Sequence[str] = ("rsicd", "rocov2")) -> list[Table]:
-    """Own against other captions in domains that an encoder was not trained on; easy and hard negatives."""
-    plans = {}
-    for name in study.present(benchmark):
-        has_hard = "negatives" in reader_options(name, study.folder(name))
-        for negatives in ("easy", "hard") if has_hard else ("easy",):
-            options = {"negatives": negatives} if has_hard else {}
-            plans[f"{name}, {negatives} negatives"] = study.plan(name, OOD_METRICS, options=options)
     return compare_encoders(study, plans, _titled(study.spec.encoder, *also))
 
 

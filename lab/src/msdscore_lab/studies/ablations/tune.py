@@ -18,7 +18,7 @@ from msdscore_lab.stats.differences import compare_means, draws_for, mean_values
 from msdscore_lab.studies.ablations.pairs import LENGTH, uncertainties
 from msdscore_lab.studies.ablations.sweep import PAIRS, named_variants, run_sweep
 from msdscore_lab.studies.context import PAPER_FORM, Study, paper_form
-from msdscore_lab.studies.table import Column, Row, Table, Value, per_cent
+from msdscore_lab.studies.table import Column, Table, Value, per_cent
 
 Choice = tuple[float, ...]  # in the order of `GRID`
 HELD_OUT = 1000  # pairs, paper
@@ -97,11 +97,6 @@ def tune(study: Study, *, benchmark: Sequence[str] = PAIRS, held_out: int = HELD
                  per_cent("rest", "other pairs"), per_cent("difference", "difference on others", signed=True),
                  Column("p", "p", "p")],
         rows=rows, **shared,
-    ), Table(
-        name="values",
-        title="Highest accuracy on the held-out pairs for each value, over all values of the other settings",
-        columns=[Column("setting"), Column("value"), per_cent("tuned", "held-out pairs")],
-        rows=_best_by_value(accuracy), **shared,
     )]  # fmt: skip
 
 
@@ -115,13 +110,3 @@ def split_pairs(parts: ScoreParts, name: str, held_out: int, seed: int) -> tuple
         )
     shuffled = np.random.default_rng(seed).permutation(scored)
     return np.sort(shuffled[:held_out]), np.sort(shuffled[held_out:])
-
-
-def _best_by_value(accuracy: Mapping[Choice, float]) -> list[Row]:
-    """Return the highest accuracy for each value of each setting."""
-    rows: list[Row] = []
-    for index, setting in enumerate(GRID):
-        for value in sorted({choice[index] for choice in accuracy}):
-            tuned = max(accuracy[choice] for choice in accuracy if choice[index] == value)
-            rows.append({"setting": setting, "value": value, "tuned": tuned})
-    return rows
