@@ -127,6 +127,25 @@ def test_steps_with_the_aligner_wait_for_its_training(data, tmp_path, capsys):
     assert "sugarcrepe-plain" not in [step.name for step in steps_of(plain)]
 
 
+def test_every_row_of_the_aligner_uses_it(data, tmp_path):
+    """All others are named: plain or further encoders, metrics without one, and the training itself."""
+    (tmp_path / "aligner").mkdir()
+    everything = {"also": ALSO, "judge": VLMS, "fleur": "org/llava", "aligner": tmp_path / "aligner"}
+    settings = Settings(data=data, output=tmp_path, **everything)
+    used, others = set(), set()
+    for step in steps_of(settings):
+        words = [word for command in step.commands(settings) for word in command]
+        pairs = list(zip(words, words[1:], strict=False))
+        (used if ("--encoder", str(tmp_path / "aligner")) in pairs else others).add(step.name)
+    further = {f"caparena-{name}" for name in (*VLMS, "longclip-l")} | {f"caparena-judge-{name}" for name in VLMS}
+    checks = {f"{benchmark}-{name}" for name, row in CHECKS.items() for benchmark in row}
+    domains = {f"{benchmark}-{name}" for name, benchmark in DOMAINS.items()}
+    plain = {"reconstruction", "sugarcrepe-plain", "maps-reconstruction"}
+    no_encoder = {"caparena-references", "caparena-spice", "caparena-fleur", "docent-fleur"}
+    assert others == further | checks | domains | plain | no_encoder
+    assert used > {"sugarcrepe", "backbones", "mixture", "kappa", "stability", "entropy", "alpha", "tune", "timing"}
+
+
 def test_run_resumes_and_rejects_other_options(data, tmp_path, capsys):
     command = (data, tmp_path, "-e", "toy", "--aligner", "none", *only("kappa", "ranking"), "--limit", "6")
     (data / "captioners.jsonl").rename(data / "hidden.jsonl")

@@ -13,7 +13,7 @@ from msdscore.errors import ConfigError, InputError
 from msdscore.intervals import Floats, Ints, Resampling, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.base import Battle, Item, Pair, Rated, clusters
-from msdscore_lab.benchmarks.results.result import items_of
+from msdscore_lab.benchmarks.results.result import Result, items_of
 from msdscore_lab.stats.differences import compare_means, draws_for, mean_values
 from msdscore_lab.stats.pairs import credits_of, mcnemar
 from msdscore_lab.stats.resample import bootstrap_share
@@ -104,16 +104,25 @@ def margin(
         )
         shared = row.about("soft-msd")
         for split, pairs in parts.items():
+            notes = _text_only(row.result, split)
             title, suffix = " ".join(filter(None, (row.result.title, split))), f"-{split}" if split else ""
             bin_rows = margin_rows(pairs, temperature=form.temperature, count=bins)
             gains = gain_rows(pairs, how=study.resampling)
             columns = [Column("metrics"), per_cent("difference", signed=True), Column("p", "", "p"),
                        per_cent(PLAIN, signed=True), Column("p, McNemar", "", "p")]  # fmt: skip
             gains_title = f"{title}: paired differences over all pairs"
-            tables.append(replace(_margin_table(title, bin_rows, **shared), name=f"bins{suffix}"))
-            tables.append(Table(name=f"gains{suffix}", title=gains_title, columns=columns, rows=gains, **shared))
+            tables.append(replace(_margin_table(title, bin_rows, **shared), name=f"bins{suffix}", notes=notes))
+            tables.append(
+                Table(name=f"gains{suffix}", title=gains_title, columns=columns, rows=gains, notes=notes, **shared)
+            )
         tables.append(replace(sweep_table([row], axis="settings"), plots=[]))
     return tables
+
+
+def _text_only(result: Result, split: str) -> list[str]:
+    """Return a note with the accuracy of the words without an image, if the benchmark computes it."""
+    figures = (metric.figure(f"accuracy/{split or 'all'}") for metric in result.metrics if metric.label == "text-only")
+    return [f"a bag of words without the image is right in {100 * figure.value:.1f} %" for figure in figures if figure]
 
 
 def decided_pairs(row: VariantResult, labels: Sequence[str]) -> DecidedPairs:
