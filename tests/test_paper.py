@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -135,7 +136,7 @@ def test_every_row_of_the_aligner_uses_it(data, tmp_path):
     used, others = set(), set()
     for step in steps_of(settings):
         words = [word for command in step.commands(settings) for word in command]
-        pairs = list(zip(words, words[1:], strict=False))
+        pairs = list(pairwise(words))
         (used if ("--encoder", str(tmp_path / "aligner")) in pairs else others).add(step.name)
     further = {f"caparena-{name}" for name in (*VLMS, "longclip-l")} | {f"caparena-judge-{name}" for name in VLMS}
     checks = {f"{benchmark}-{name}" for name, row in CHECKS.items() for benchmark in row}
