@@ -49,7 +49,7 @@ def test_rows_are_complete(row: Benchmark) -> None:
 
 def test_names_are_unique_and_expected_benchmarks_exist() -> None:
     names = [row.name for row in registry.built_in()]
-    assert len(set(names)) == len(names) == 20
+    assert len(set(names)) == len(names) == 18
 
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)

@@ -5,13 +5,12 @@ import json
 import pytest
 
 from align_data import make_rows
-from bench_sets import COLOURS, encoded, make_sugarcrepe, write_images, write_rows
-from command_line import invoke, output_of
+from bench_sets import make_sugarcrepe
+from command_line import output_of
 from msdscore.errors import ConfigError
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.align.recipe import Recipe, load_recipe
 from msdscore_lab.pairs import DataSource
-from msdscore_lab.paper.sections import study_grids
 from msdscore_lab.studies.ablations.transfer import train_both
 from msdscore_lab.studies.context import Study
 from tiny_clip import make_tiny_clip
@@ -43,18 +42,6 @@ def test_backbones_reports_the_gain_of_each_encoder(root, clip, tmp_path):
     for row in rows:
         assert row["msd − cosine"]["value"] == pytest.approx(row["msd"]["value"] - row["cosine"]["value"])
         assert 0 < row["msd − cosine, p"] <= 1
-
-
-def test_other_domains_have_easy_and_hard_negatives(tmp_path):
-    images = {f"{scene}_{colour}.png": encoded(colour) for scene in ("sea", "land") for colour in COLOURS[:4]}
-    write_images(tmp_path / "rsicd.images.parquet", images)
-    rows = [{"image": name, "captions": [f"{name.split('_')[1][:-4]} {name.split('_')[0]}"]} for name in images]
-    write_rows(tmp_path / "rsicd.jsonl", rows)
-    whole = json.loads(output_of("study", "ood", "--root", tmp_path, "-e", "toy", "--samples", 20, "--json"))
-    assert study_grids("ood", whole)[1].rows[1] == ("RSICD, RemoteCLIP", "77.6", "79.0", "80.5")
-    assert [row["dataset"] for row in whole["tables"][0]["rows"]] == ["rsicd, easy negatives", "rsicd, hard negatives"]
-    answer = invoke("study", "ood", "--root", str(tmp_path / "none"), "-e", "toy")
-    assert "none: no such folder; expected the benchmark's files as --root" in str(answer.exception)
 
 
 def test_reconstruction_study_trains_two_aligners(root, clip, tmp_path):

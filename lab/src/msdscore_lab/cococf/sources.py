@@ -114,9 +114,12 @@ def _row_objects(row: RawRow, names: Sequence[str]) -> frozenset[str] | None:
     if all(isinstance(entry, str) for entry in objects):
         return frozenset(objects)
     try:
-        return _names_of([int(entry[0]) for entry in objects], names, row.where)
+        indices = [int(entry[0]) for entry in objects]
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise InputError(f"{row.where}: expected objects as names, or as [class, x, y, width, height]") from error
+    if max(indices, default=0) >= len(names):
+        raise InputError(f"{row.where}: a class index exceeds the {len(names)} class names; pass them as --classes")
+    return frozenset(names[index] for index in indices)
 
 
 def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[str]]:
@@ -129,15 +132,6 @@ def _instances(content: Mapping[str, Any], path: Path) -> dict[str, frozenset[st
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: expected COCO's instances with images, annotations and categories") from error
     return {key: frozenset(class_names) for key, class_names in objects_by_stem.items()}
-
-
-def _names_of(indices: Iterable[int], names: Sequence[str], where: str | Path) -> frozenset[str]:
-    try:
-        return frozenset(names[index] for index in indices)
-    except IndexError as error:
-        raise InputError(
-            f"{where}: a class index exceeds the {len(names)} class names; pass their file as --classes"
-        ) from error
 
 
 def _class_names(path: Path | None) -> tuple[str, ...]:
