@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.intervals import Interval, bootstrap_mean
+from msdscore_lab.benchmarks.results.grids import Grid, markdown
 from msdscore_lab.cococf.changes import Counterfactual
 from msdscore_lab.cococf.knowledge import TextReader, caption_model
 from msdscore_lab.metrics.text_only import FOLDS, fold_of, word_gaps
@@ -21,8 +22,8 @@ TITLES = {
     "shorter": "shorter wins", "words": "bag of words", "model": "language model", "reader": "causal language model",
 }  # fmt: skip
 _HOW = (
-    "A tie is half; 95 % intervals over images. The bag of words learns from the pairs of other images, the "
-    "language model from captions of other images."
+    "a tie is half; 95 % intervals over images; the bag of words learns from the pairs of other images, the "
+    "language model from captions of other images"
 )
 _CAPTIONS = 256  # that a causal language model reads between two reports of its progress
 
@@ -105,21 +106,21 @@ def judge_quality(
 def section(quality: Quality) -> str:
     """Return the quality report in Markdown."""
     names = [name for name in TITLES if getattr(quality.rows[0], name) is not None]
-    heads = " | ".join(TITLES[name] for name in names)
-    lines = [f"| split | change | pairs | images | {heads} |", f"|---|---|---:|---:|{'---:|' * len(names)}"]
-    for row in quality.rows:
-        shares = " | ".join(_percent(getattr(row, name)) for name in names)
-        lines.append(f"| {row.split} | {row.subset} | {row.pairs} | {row.images} | {shares} |")
+    rows = [
+        (row.split, row.subset, str(row.pairs), str(row.images), *(_percent(getattr(row, name)) for name in names))
+        for row in quality.rows
+    ]
     sources = ", ".join(f"{name or 'unnamed'} {count}" for name, count in sorted(quality.sources.items()))
+    notes = [_HOW, f"captions by {sources}"]
     if quality.requested:
-        built = sum(row.pairs for row in quality.rows if row.split == "all" and row.subset == "all")
+        built = next(row.pairs for row in quality.rows if (row.split, row.subset) == ("all", "all"))
         share = f"{100 * built / quality.requested:.1f} %"
-        lines += ["", f"Requested: {quality.requested} pairs; built: {built} ({share}). Paper: 39,992 of 40,000."]
-    lines += ["", f"Share of pairs (%) whose true caption a reader without the image finds; chance is 50. {_HOW}"]
+        notes.append(f"requested: {quality.requested} pairs, built: {built} ({share}); the paper: 39,992 of 40,000")
     if quality.leaning:
-        lines += ["", "**The text alone reveals these parts; remove them, or build from more images:**", ""]
-        lines += [f"- {line}" for line in quality.leaning]
-    return "\n".join([*lines, "", f"Captions by: {sources}.", ""])
+        notes += ["**the text alone reveals these parts; remove them, or build from more images:**", *quality.leaning]
+    columns = ("split", "change", "pairs", "images", *(TITLES[name] for name in names))
+    title = "Pairs whose true caption a reader without the image finds, %; chance is 50"
+    return markdown(Grid(title, columns, tuple(rows), tuple(notes)))
 
 
 def _percent(share: Interval) -> str:
