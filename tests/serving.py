@@ -15,7 +15,7 @@ from PIL import Image
 from msdscore import ScorerSpec
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_serve.app import create_app
-from msdscore_serve.server import bind, make_server
+from msdscore_serve.server import Server, bind
 from msdscore_serve.settings import ServeSettings
 
 TOKEN = "a token of many characters"
@@ -80,7 +80,7 @@ def served(pipeline: Pipeline | None = None, *, prefix: str = "", copies: int = 
     app, *others = (create_app(pipeline, given, spec=SPEC) for _ in range(copies))
     started = threading.Event()
     with bind(given) as listener:
-        server = make_server(app, given, started=started.set)
+        server = Server(app, given, started=started.set)
         if prefix:
             server.config.app = behind(app, prefix)
         if others:

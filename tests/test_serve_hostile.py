@@ -28,6 +28,7 @@ from counting import CountingEncoder
 from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_serve.app import create_app
+from msdscore_serve.guard import OPEN_PATHS
 from msdscore_serve.reading import Stored, _read_items
 from msdscore_serve.server import bind
 from msdscore_serve.service import PixelBudget
@@ -247,11 +248,11 @@ def test_used_port_is_a_one_line_error():
 @pytest.mark.parametrize("name", ["http://msd.example", "a b", "", "x/y", "*"])
 def test_allowed_host_must_be_a_host_name(name):
     with pytest.raises(ConfigError, match="expected a host name"):
-        ServeSettings(allow_hosts=(name,))
+        ServeSettings(allow_host=(name,))
 
 
 def test_only_allowed_hosts_are_served():
-    with client(allow_hosts=("msd.example",)) as calls:
+    with client(allow_host=("msd.example",)) as calls:
         for host, origin, status in (
             ("msd.example", None, 200),
             ("MSD.example:8443", "https://msd.example:8443", 200),
@@ -317,7 +318,7 @@ def nginx(folder, configuration, **values):
 
 def test_only_allowed_hosts_are_served_behind_nginx(tmp_path):
     with (
-        served(allow_hosts=("msd.example",)) as address,
+        served(allow_host=("msd.example",)) as address,
         nginx(tmp_path, PROXY, PLACE=urlsplit(address).netloc) as proxied,
     ):
         port = urlsplit(proxied).port
@@ -342,7 +343,7 @@ def test_rejected_bodies_do_not_switch_off_the_service_behind_nginx(tmp_path):
     """nginx takes a connection that is reset while it sends a body for a failure, and answers 502 to everyone."""
     body = {"image": base64.b64encode(os.urandom(8 << 20)).decode(), "captions": ["a dog"]}
     with (
-        served(allow_hosts=("msd.example",), token=TOKEN) as address,
+        served(allow_host=("msd.example",), token=TOKEN) as address,
         nginx(tmp_path, PROXY, PLACE=urlsplit(address).netloc) as proxied,
     ):
         known = {"Host": "msd.example", "Authorization": f"Bearer {TOKEN}"}
@@ -450,8 +451,9 @@ def test_openapi_document_has_all_routes_and_needs_no_token():
         assert set(re.findall(r"#/components/schemas/(\w+)", whole)) <= set(document["components"]["schemas"])
         assert "$defs" not in whole
         assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
-        assert document["security"] == [{"token": []}]
-        assert document["paths"]["/healthz"]["get"]["security"] == []
+        for path, ways in document["paths"].items():
+            (way,) = ways.values()
+            assert way.get("security") == (None if path in OPEN_PATHS else [{"token": []}]), path
         assert calls.get("/docs").status_code == 200
         assert calls.post("/v1/score", json=request_body()).status_code == 401
 
@@ -496,25 +498,6 @@ def test_captions_and_references_of_a_form_are_counted_separately():
         assert calls.post("/v1/score", files=[("image", ("a.png", image_bytes())), *fields]).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"image": "%s", "captions": ["a"], "captions": ["b"]}',
-        b'{"items": [{"image": "%s", "captions": ["a: b"], "image": "x"}]}',
-        b'{"image": "%s", "captions": ["a"], "\\u0069mage": ""}',
-    ],
-)
-def test_repeated_keys_are_rejected(body):
-    image = base64.b64encode(image_bytes())
-    headers = {"Content-Type": "application/json"}
-    with client() as calls:
-        answer = calls.post("/v1/score", content=body % image, headers=headers)
-        assert answer.status_code == 422
-        assert "repeated key" in answer.json()["error"]
-        plain = b'{"image": "%s", "captions": ["a: \\"b\\": c", "{:}"]}' % image
-        assert calls.post("/v1/score", content=plain, headers=headers).status_code == 200
-
-
 def test_repeated_query_parameters_are_rejected():
     with client() as calls:
         assert calls.post("/v1/explain?set=true&set=false", json=request_body()).status_code == 422
@@ -526,20 +509,6 @@ def test_repeated_query_parameters_are_rejected():
 def test_token_that_no_header_can_contain_is_rejected(token):
     with pytest.raises(ConfigError, match="token"):
         ServeSettings(token=token)
-
-
-def test_client_that_closes_only_its_side_is_answered():
-    body = json.dumps(request_body()).encode()
-    head = (
-        f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    )
-    with served() as address, connect(address) as connection:
-        connection.sendall(head.encode() + b"\r\n\r\n" + body)
-        connection.shutdown(socket.SHUT_WR)
-        answer = received(connection)
-    final = answer.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
-    assert final.startswith(b"HTTP/1.1 200")
-    assert b'"msd"' in final
 
 
 BOMBS = {

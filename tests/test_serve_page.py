@@ -580,6 +580,11 @@ def test_broken_captions_show_what_is_caught_and_what_is_not(browser, image):
         ("a cat next to a dog", {"another relation": "a cat far from a dog"}),
         ("a cup of tea on the table", {"another relation": "a cup of tea under the table"}),
         ("a herd on the beach", {"something added": "a herd on the beach and a boat"}),
+        ("a close up of a tabby cat", {"a wrong colour": "a close up of a purple tabby cat"}),
+        (
+            "photos of two dogs",
+            {"a wrong colour": "photos of two purple dogs", "another count": "photos of seven dogs"},
+        ),
     ],
 )
 def test_changes_of_a_caption_make_sense(browser, caption, changed):
@@ -1032,6 +1037,13 @@ def test_exports_and_the_script_reproduces_the_scores(browser, image, tmp_path):
         assert violations(browser) == [], name
 
 
+def test_explanation_wider_than_a_phone_is_scrolled_by_keyboard(running, image, tmp_path):
+    Scorer().explain(image, ["a red square", "a blue square"]).save(tmp_path / "why.html")
+    running.view(390, 844)
+    running.open(tmp_path / "why.html")
+    assert violations(running) == []
+
+
 def test_errors_are_shown_once_at_their_origin(browser, tmp_path, image):
     broken = tmp_path / "broken.png"
     broken.write_bytes(image.read_bytes()[:60])
@@ -1401,7 +1413,7 @@ def test_pages_of_allowed_origins_can_call_the_api(running, tmp_path):
     with (
         notebook(tmp_path) as named,
         notebook(tmp_path) as other,
-        served(token=TOKEN, allow_origins=(named,)) as address,
+        served(token=TOKEN, allow_origin=(named,)) as address,
     ):
         running.open(f"{named}/index.html")
         assert running.run(call, address, image, TOKEN) == [0, 1]

@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from enum import Enum
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import ClientDisconnect
 
-from msdscore.errors import MissingExtraError, RowError, require
-from msdscore.explain.explanation import Explanations, encoded
+from msdscore.errors import RowError
 from msdscore.forms import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores, why_missing
@@ -19,8 +24,8 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore.text.warnings import guard_reward
 from msdscore.version import __version__
 from msdscore_serve import schema
-from msdscore_serve.guard import OPEN_PATHS, Guard
-from msdscore_serve.page import Parts, add_page, scorer_code
+from msdscore_serve.guard import Guard
+from msdscore_serve.page import add_page, scorer_code
 from msdscore_serve.reading import (
     RewardItems,
     read_completions,
@@ -32,42 +37,36 @@ from msdscore_serve.reading import (
 from msdscore_serve.service import Service
 from msdscore_serve.settings import RequestError, ServeSettings
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-    from starlette.requests import Request
-
 GONE = 499  # client closed the request, as in nginx logs
-Handler = Callable[["Request", Service], Awaitable[Any]]
+Handler = Callable[[Request, Service], Awaitable[Any]]
 Result = TypeVar("Result")
 
 
-def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec) -> "FastAPI":
+def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec) -> FastAPI:
     """Create the application for any ASGI server; the page's Python export is built from `spec`."""
-    fastapi = require("fastapi", extra="serve")
-    from fastapi import Request
-    from fastapi.responses import JSONResponse
-    from starlette.exceptions import HTTPException
-    from starlette.middleware.cors import CORSMiddleware
-    from starlette.middleware.gzip import GZipMiddleware
-
     service = Service(pipeline, settings)
 
     @asynccontextmanager
-    async def lifespan(app: "FastAPI") -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await service.stop()
 
-    app: FastAPI = fastapi.FastAPI(
+    app = FastAPI(
         title="msdscore",
         version=__version__,
         summary="Judge image captions without references, and see which words the image does not support.",
         lifespan=lifespan,
+        openapi_tags=schema.GROUPS,
         docs_url=None,
         redoc_url=None,
     )
     app.state.service = service
-    _add_api(app, service)
-    _add_probes(app, service, scorer=scorer_code(spec))
+    text = "The token that the service was started with (--token or MSDSCORE_TOKEN)."
+    # Only for the document: the guard checks the token before a body is read.
+    token = HTTPBearer(scheme_name="token", description=text, auto_error=False)
+    secured = [] if settings.token is None else [Depends(token)]
+    _add_api(app, service, secured)
+    _add_probes(app, service, secured, scorer=scorer_code(spec))
     add_page(app, service.signature, settings, pipeline.form, pipeline.verdict_at)
 
     @app.exception_handler(HTTPException)
@@ -76,14 +75,14 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
         body = {"error": str(error.detail).lower(), "request_id": request.scope["state"]["request_id"]}
         return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
-    schema.complete_openapi(app, token=settings.token is not None, open_paths=OPEN_PATHS)
+    schema.complete_openapi(app)
     # The last is the outermost: preflight requests have no token, and pages of other origins read errors of the guard.
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(Guard, service=service)
-    if settings.allow_origins:
+    if settings.allow_origin:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=[origin.lower() for origin in settings.allow_origins],
+            allow_origins=[origin.lower() for origin in settings.allow_origin],
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type", "x-request-id"],
             expose_headers=["retry-after", "x-request-id"],
@@ -91,7 +90,7 @@ def create_app(pipeline: Pipeline, settings: ServeSettings, *, spec: ScorerSpec)
     return app
 
 
-def _add_api(app: "FastAPI", service: Service) -> None:
+def _add_api(app: FastAPI, service: Service, secured: Sequence[Any]) -> None:
     """Add score, rank, explain, reward, figure and images, each under `/v1`."""
     routes: tuple[tuple[str, Handler, type[Any] | None, str], ...] = (
         ("score", partial(_score, together=False), schema.ScoreAnswer, "Score captions separately"),
@@ -110,39 +109,33 @@ def _add_api(app: "FastAPI", service: Service) -> None:
             responses=schema.responses_of(name),
             summary=summary,
             name=name,
-            tags=[schema.GROUP_OF.get(name, "Captions")],
+            tags=["Training" if name == "reward" else "Captions"],
+            dependencies=secured,
             openapi_extra=schema.request_of(name),
         )
 
 
-def _add_probes(app: "FastAPI", service: Service, *, scorer: str) -> None:
+def _add_probes(app: FastAPI, service: Service, secured: Sequence[Any], *, scorer: str) -> None:
     """Add health, readiness, version and metrics."""
-    from fastapi import Response
+    open_to_all: dict[str, Any] = {"tags": ["Monitoring"]}
+    closed = open_to_all | {"dependencies": secured, "responses": schema.problems(401)}
 
-    denied: dict[int | str, dict[str, Any]] = {401: {"model": schema.Problem}}
-    busy: dict[int | str, dict[str, Any]] = {503: {"model": schema.Problem}}
-    text: dict[int | str, dict[str, Any]] = {
-        200: {"description": "Prometheus text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    }
-
-    tags: list[str | Enum] = ["Monitoring"]
-
-    @app.get("/healthz", tags=tags, summary="Whether the process is running")
+    @app.get("/healthz", summary="Whether the process is running", **open_to_all)
     async def healthz() -> schema.Status:
         return schema.Status(status="ok")
 
-    @app.get("/readyz", tags=tags, summary="Whether the service accepts requests", responses=busy)
+    @app.get("/readyz", summary="Whether the service accepts requests", responses=schema.problems(503), **open_to_all)
     async def readyz() -> schema.Status:
         if service.problem is not None:
             raise RequestError(503, service.problem)
         return schema.Status(status="ready")
 
-    @app.get("/version", tags=tags, summary="Version and signature", responses=denied)
+    @app.get("/version", summary="Version and signature", **closed)
     async def version() -> schema.VersionAnswer:
         limits = list(service.verdict_at)
         return schema.VersionAnswer(version=__version__, signature=service.signature, scorer=scorer, verdict_at=limits)
 
-    @app.get("/metrics", tags=tags, summary="Counters for Prometheus", responses=denied | text, response_class=Response)
+    @app.get("/metrics", summary="Counters for Prometheus", response_class=PlainTextResponse, **closed)
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=service.metrics.content_type)
 
@@ -152,8 +145,6 @@ def _limited(handler: Handler, service: Service, query: type[BaseModel] | None) 
 
     A request with another query parameter than those of `query` is rejected.
     """
-    from fastapi import Request, Response
-    from starlette.requests import ClientDisconnect
 
     async def route(request: Request) -> Any:
         reject_unknown("query parameter", request.query_params, query.model_fields if query else ())
@@ -171,7 +162,7 @@ def _limited(handler: Handler, service: Service, query: type[BaseModel] | None) 
     return route
 
 
-async def _score(request: "Request", service: Service, *, together: bool) -> dict[str, Any]:
+async def _score(request: Request, service: Service, *, together: bool) -> dict[str, Any]:
     requested = await read_items(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(requested, together=together))
     sets = [caption_rows(scores) for scores in results]
@@ -188,20 +179,16 @@ async def _score(request: "Request", service: Service, *, together: bool) -> dic
     return {"signature": _signature(service, chain(*sets)), "items": items}
 
 
-async def _explain(request: "Request", service: Service) -> Any:
-    from fastapi.responses import JSONResponse
-
+async def _explain(request: Request, service: Service) -> Any:
     query = validate(schema.ExplainQuery, dict(request.query_params))
-    fields = frozenset(query.fields.split(","))
-    parts = Parts(fields | {"words", "maps", "look"} if "all" in fields else fields, query.doubt)
     requested = await read_items(request, service.settings, service.images)
-    items = await _unless_gone(request, service.explain(requested, parts, together=query.set))
+    items = await _unless_gone(request, service.explain(requested, query))
     rows = [explanation["score"] for item in items for explanation in item["explanations"] if explanation]
     # Not validated: checking thousands of plain numbers against the model takes a tenth of the response time.
     return JSONResponse({"signature": _signature(service, rows), "items": items})
 
 
-async def _reward(request: "Request", service: Service) -> dict[str, Any]:
+async def _reward(request: Request, service: Service) -> dict[str, Any]:
     read = await read_completions(request, service.settings, service.images)
     results = await _unless_gone(request, service.score(read.items))
     rows = [row for scores in results for row in caption_rows(scores)]
@@ -212,8 +199,8 @@ async def _reward(request: "Request", service: Service) -> dict[str, Any]:
 
 def _rewards(read: RewardItems, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return reward, error, warnings and whether the guard was subtracted, of every completion."""
-    count = len(read.reasons)
-    rewards, reasons = list[float | None]([None] * count), list(read.reasons)
+    count = sum(map(len, read.numbers))
+    rewards, reasons = list[float | None]([None] * count), list[str | None]([None] * count)
     warnings, guarded = [list[str]() for _ in range(count)], [False] * count
     for number, row in zip(chain(*read.numbers), rows, strict=True):
         # Never another score instead: a caption that is its only reference has no ref_msd.
@@ -224,30 +211,20 @@ def _rewards(read: RewardItems, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     return {"rewards": rewards, "reasons": reasons, "warnings": warnings, "guarded": guarded}
 
 
-async def _figure(request: "Request", service: Service) -> Any:
-    from fastapi import Response
-
+async def _figure(request: Request, service: Service) -> Any:
     query = validate(schema.FigureQuery, dict(request.query_params))
     requested = await read_items(request, service.settings, service.images)
     if len(requested) != 1:
         raise RequestError(422, f"items: a figure shows one image, got {len(requested)}")
 
-    def draw(explanations: Explanations | None, reasons: dict[int, str]) -> bytes:
-        if explanations is None:
-            raise RequestError(422, next(iter(reasons.values())))
-        try:
-            return encoded(explanations.items, query.kind)
-        except MissingExtraError as error:
-            raise RequestError(501, str(error)) from error
-
     try:
-        content = await _unless_gone(request, service.figure(requested[0], draw, together=query.set))
+        content = await _unless_gone(request, service.figure(requested[0], query))
     except RowError as error:
         raise RequestError(422, str(error)) from error
     return Response(content, media_type=schema.FIGURES[query.kind])
 
 
-async def _images(request: "Request", service: Service) -> dict[str, str]:
+async def _images(request: Request, service: Service) -> dict[str, str]:
     file, _ = await read_form(request, "image", service.settings)
     if file is None:
         raise RequestError(422, "expected a file named image")
@@ -269,9 +246,8 @@ def caption_rows(scores: Scores) -> list[dict[str, Any]]:
     ]
 
 
-async def _unless_gone(request: "Request", work: Coroutine[Any, Any, Result]) -> Result:
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """Await work, cancelled when the caller disconnects; the request body must have been read."""
-    from starlette.requests import ClientDisconnect
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

@@ -5,27 +5,21 @@ its answer does not say which option allows a host name.
 """
 
 import asyncio
-import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from contextlib import suppress
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from msdscore_serve.service import Service
 from msdscore_serve.settings import RequestError, ServeSettings, is_loopback
-
-if TYPE_CHECKING:
-    from msdscore_serve.service import Service
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 log = logging.getLogger("msdscore_serve")
 # Probes and the API documentation need no token: they reveal nothing about images or captions.
@@ -51,7 +45,7 @@ _HEADERS = {
 class Guard:
     """Middleware in front of all routes, so that no body is read before the request is allowed."""
 
-    def __init__(self, app: App, service: "Service") -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._headers = app, service, dict(_HEADERS)
         if origins := " ".join(service.settings.embed):  # whose pages may show the page in a frame
             policy = _HEADERS["content-security-policy"]
@@ -68,8 +62,8 @@ class Guard:
         started, method = time.perf_counter(), scope["method"]
         exchange = _Exchange(self._service, headers, receive, send, self._headers)
         scope.setdefault("state", {})["request_id"] = exchange.request_id
-        if method == "HEAD":  # like GET, without a body
-            exchange.silent, scope = True, {**scope, "method": "GET"}
+        if method == "HEAD":  # like GET; uvicorn sends no body
+            scope = {**scope, "method": "GET"}
         try:
             check_caller(self._service.settings, scope["path"], headers)
             exchange.check_length()
@@ -104,13 +98,13 @@ def _route_of(scope: Scope) -> str:
 def check_caller(settings: ServeSettings, path: str, headers: Mapping[str, str]) -> None:
     """Reject requests with a foreign host name, from a page of another site, or without the token."""
     host, origin = headers.get("host", ""), headers.get("origin")
-    name, allowed = hostname(host), {name.lower() for name in settings.allow_hosts}
+    name, allowed = hostname(host), {name.lower() for name in settings.allow_host}
     if is_loopback(settings.host) and not (is_loopback(name) or name in allowed):
         # DNS rebinding: another site can resolve its host name to this machine, and then sends that name.
         raise RequestError(403, "expected localhost in the Host header; behind a proxy, start with --allow-host NAME")
     # Pages may call the host that they came from, or an allowed proxy. A proxy may drop its port from the Host header,
     # so an allowed name is accepted with any port.
-    if origin is not None and origin.lower() not in {name.lower() for name in settings.allow_origins}:
+    if origin is not None and origin.lower() not in {name.lower() for name in settings.allow_origin}:
         site = origin.partition("://")[2]
         if site != host and hostname(site) not in allowed:
             raise RequestError(403, "requests from pages of other sites are rejected; start with --allow-origin ORIGIN")
@@ -138,7 +132,7 @@ class _Exchange:
     """One request and its response: enforces the limits of the body and adds the common headers."""
 
     def __init__(
-        self, service: "Service", headers: Mapping[str, str], receive: Receive, send: Send, common: Mapping[str, str]
+        self, service: Service, headers: Mapping[str, str], receive: Receive, send: Send, common: Mapping[str, str]
     ) -> None:
         self._service, self._receive, self._send, self._headers = service, receive, send, headers
         self._common = common  # headers of every response
@@ -147,7 +141,6 @@ class _Exchange:
         given, limit = headers.get("x-request-id", ""), service.settings.max_body
         self.request_id = given if _REQUEST_ID.match(given) else uuid4().hex
         self.status, self._begun, self.received, self._complete = 500, False, 0, empty
-        self.silent = False  # the response has no body
         self._too_large = RequestError(413, f"expected a body of at most {limit} bytes; send fewer or smaller images")
 
     def check_length(self) -> None:
@@ -192,19 +185,15 @@ class _Exchange:
         """Send a part of the response, with the common headers; an unread body is discarded before its end."""
         if message["type"] == "http.response.start":
             self.status, self._begun = int(message["status"]), True
-            added = {**self._common, "x-request-id": self.request_id}
-            if not any(name.lower() == b"cache-control" for name, _ in message.get("headers", ())):
-                added |= {"cache-control": "no-store"}
+            headers = MutableHeaders(scope=message)
+            headers.update({**self._common, "x-request-id": self.request_id})
+            headers.setdefault("cache-control", "no-store")
             if self.status == 503:
-                added |= {"retry-after": "1"}
+                headers["retry-after"] = "1"
             if self.status == 401:
-                added |= {"www-authenticate": "Bearer"}
+                headers["www-authenticate"] = "Bearer"
             if not self._complete:  # the rest of the body is not read
-                added |= {"connection": "close"}
-            encoded = [(name.encode(), value.encode()) for name, value in added.items()]
-            message["headers"] = [*message.get("headers", []), *encoded]
-        elif self.silent:
-            message = {**message, "body": b""}
+                headers["connection"] = "close"
         if message["type"] == "http.response.body" and not (self._complete or message.get("more_body")):
             await self._send({**message, "more_body": True})
             await self._discard()
@@ -231,7 +220,5 @@ class _Exchange:
         """Respond with a status and one line, unless a response has started."""
         if self._begun:
             return
-        body = json.dumps({"error": reason, "request_id": self.request_id}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        answer = JSONResponse({"error": reason, "request_id": self.request_id}, status_code=status)
+        await answer({"type": "http"}, self._receive, self.send)

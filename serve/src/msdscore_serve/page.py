@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from importlib.resources import files
 from mimetypes import add_type
-from typing import TYPE_CHECKING, Any
+from pathlib import PureWindowsPath
+from typing import Any
 
 import numpy as np
+from fastapi import FastAPI, Request, Response
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
 
 from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICT_AT, ZERO, verdict_ranges
@@ -24,14 +27,11 @@ from msdscore.rows.rules import CAPTION_NAMES, IMAGE_NAMES
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.text.warnings import WITHHOLDING
 from msdscore.version import __version__
+from msdscore_serve.schema import ExplainQuery
 from msdscore_serve.settings import ServeSettings
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
 
 Limits = tuple[float, float]  # of verdicts
 RAMP_STEPS = 128
-DESCRIBES = 1.5  # a word describes a patch if its attention is this many times the uniform one
 _ROLES: tuple[Role, ...] = ("support", "penalty", "omission", "leaning")
 ASSETS = [("msdscore_serve", "assets"), ("msdscore.explain", "assets")]  # the second has the palette of all pages
 SAMPLES = [("msdscore_serve", "assets/samples"), ("msdscore", "photographs")]
@@ -39,25 +39,25 @@ FOREVER = "public, max-age=31536000, immutable"  # addresses with a hash of thei
 A_DAY = "public, max-age=86400"
 
 
-def add_page(app: "FastAPI", signature: str, settings: ServeSettings, form: Form, at: Limits) -> None:
+class _Cached(StaticFiles):
+    """Files of packages with how long a browser may use them."""
+
+    def __init__(self, packages: Sequence[tuple[str, str]], cache_control: str) -> None:
+        super().__init__(packages=list(packages))
+        self._cache_control = cache_control
+
+    def file_response(self, *given: Any, **named: Any) -> Response:
+        response = super().file_response(*given, **named)
+        response.headers["cache-control"] = self._cache_control
+        return response
+
+
+def add_page(app: FastAPI, signature: str, settings: ServeSettings, form: Form, at: Limits) -> None:
     """Serve the page at `/`, the API documentation at `/docs`, their files under `/assets/HASH` and `/samples`.
 
     The hash is that of all files, so that scripts find each other by relative addresses and a browser asks for none of
     them again.
     """
-    from fastapi import Request, Response
-    from starlette.staticfiles import NotModifiedResponse, StaticFiles
-
-    class Cached(StaticFiles):
-        def __init__(self, packages: Sequence[tuple[str, str]], cache_control: str) -> None:
-            super().__init__(packages=list(packages))
-            self._cache_control = cache_control
-
-        def file_response(self, *given: Any, **named: Any) -> Response:
-            response = super().file_response(*given, **named)
-            response.headers["cache-control"] = self._cache_control
-            return response
-
     add_type("text/javascript", ".js")  # Windows may have another type for it
     look, version = _look(signature, settings, form, at), _hash_of_files()
     folder = f"assets/{version}/"
@@ -75,8 +75,8 @@ def add_page(app: "FastAPI", signature: str, settings: ServeSettings, form: Form
 
     for path in contents:
         app.add_api_route(path, file, include_in_schema=False)
-    app.mount(f"/{folder}", Cached(ASSETS, FOREVER))
-    app.mount("/samples", Cached(SAMPLES, A_DAY))
+    app.mount(f"/{folder}", _Cached(ASSETS, FOREVER))
+    app.mount("/samples", _Cached(SAMPLES, A_DAY))
 
 
 def _asset(name: str) -> str:
@@ -94,7 +94,6 @@ def _hash_of_files() -> str:
     return digest.hexdigest()[:12]
 
 
-@cache
 def _look(signature: str, settings: ServeSettings, form: Form, at: Limits) -> str:
     """Return colour ramps, titles of maps, the legend, the signature of the service, and its limits as JSON."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
@@ -138,14 +137,7 @@ def _project_links() -> dict[str, str]:
     return {name: address for name, _, address in pairs if address.startswith("https://")}
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Parts of an explanation to return: words, maps and look; `doubt` is the p-value of doubtful words."""
-
-    fields: frozenset[str] = frozenset({"words", "maps", "look"})
-    doubt: float = ZERO
-
-
+_SCORING = ("encoder", "options", "dtype", "revision", "form", "bank", "changes", "verdict_at")
 _MAP_KEYS = frozenset({"map", "tokens", "image", "boxes", "support_map", "penalty_map", "omission_map"})
 _WORD_KEYS = frozenset({"words", "word_notes", "doubtful", "least_supported", "missing", "suggestions", "phrases"})
 _BRIEF_WORD = ("text", "start", "end", "p_value", "probability", "judged", "reason", "finding", "gap")
@@ -153,7 +145,7 @@ _DOUBTFUL_WORD = ("text", "start", "end", "finding", "p_value", "probability")
 
 
 def explanation_documents(
-    explanations: Explanations | None, reasons: dict[int, str], captions: int, parts: Parts
+    explanations: Explanations | None, reasons: dict[int, str], captions: int, query: ExplainQuery
 ) -> dict[str, Any]:
     """Return one explanation per caption as plain values with its `look`; None and an error for unreadable ones.
 
@@ -162,9 +154,9 @@ def explanation_documents(
     items = () if explanations is None else explanations.items
     limit = word_limit(items)
     maps: Sequence[dict[Role, Map] | None] = [None] * len(items)
-    if items and "maps" in parts.fields:
+    if items and "maps" in query.parts:
         maps = maps_of(items)
-    documents = iter([_document(item, parts, limit, drawn) for item, drawn in zip(items, maps, strict=True)])
+    documents = iter([_document(item, query, limit, drawn) for item, drawn in zip(items, maps, strict=True)])
     return {
         "error": None,
         "explanations": [None if number in reasons else next(documents) for number in range(captions)],
@@ -172,25 +164,25 @@ def explanation_documents(
     }
 
 
-def _document(item: Explanation, parts: Parts, limit: float, maps: dict[Role, Map] | None) -> dict[str, Any]:
+def _document(item: Explanation, query: ExplainQuery, limit: float, maps: dict[Role, Map] | None) -> dict[str, Any]:
     """Return the requested parts of one explanation; without maps, words have no regions and few digits."""
-    score = item.score.with_doubtful(findings(item.units, parts.doubt))
-    item = replace(item, score=score, doubt=parts.doubt)
+    score = item.score.with_doubtful(findings(item.units, query.doubt))
+    item = replace(item, score=score, doubt=query.doubt)
     document = item.to_dict()
     document["doubtful"] = [
         {name: word[name] for name in _DOUBTFUL_WORD} for word in document["words"] if word.get("finding")
     ]
     document["score"] = {"match": None, "verdict": None} | document["score"]
-    if "maps" not in parts.fields and "words" in parts.fields:
+    if "maps" not in query.parts and "words" in query.parts:
         document["words"] = [_brief_word(word) for word in document["words"]]
         document["doubtful"] = [_rounded(word) for word in document["doubtful"]]
         document["score"] = _rounded(document["score"])
     left_out = (
-        frozenset() if "maps" in parts.fields else _MAP_KEYS | {"signature", "word_notes", "phrases", "least_supported"}
+        frozenset() if "maps" in query.parts else _MAP_KEYS | {"signature", "word_notes", "phrases", "least_supported"}
     )
-    left_out |= frozenset() if "words" in parts.fields else _WORD_KEYS
+    left_out |= frozenset() if "words" in query.parts else _WORD_KEYS
     document = {name: value for name, value in document.items() if name not in left_out}
-    if "look" in parts.fields:
+    if "look" in query.parts:
         document["look"] = _look_of(item, limit, maps)
     return document
 
@@ -229,15 +221,10 @@ def _regions(item: Explanation, maps: dict[Role, Map]) -> dict[str, Any]:
     """
     layout = item.patches
     spreads = [item.word_map(unit).ravel() if item.has_region(unit) else None for unit in item.units]
-    least = DESCRIBES / len(layout.boxes)
     boxes = float64(layout.boxes).reshape(*layout.grid, 4)
     across, down = boxes[0][:, (0, 2)] / layout.size[0], boxes[:, 0][:, (1, 3)] / layout.size[1]
     return {
         "spreads": [None if spread is None else spread.round(5).tolist() for spread in spreads],
-        "told_by": [
-            [number for number, spread in enumerate(spreads) if spread is not None and spread[patch] > least]
-            for patch in range(len(layout.boxes))
-        ],
         "maps": {
             role: {name: getattr(drawn, name) for name in ("title", "limit", "low", "high", "below")}
             | {"strength": drawn.strength.ravel().round(4).tolist()}
@@ -251,31 +238,14 @@ def scorer_code(spec: ScorerSpec) -> str:
     """Return Python code that creates the same scorer; a bank is named by its file name, without the folder.
 
     >>> scorer_code(ScorerSpec())
-    'Scorer("mini")'
-    >>> scorer_code(ScorerSpec(encoder="clip-l14", form="long", bank="/srv/bank.safetensors"))
-    'Scorer("clip-l14", "long", bank="bank.safetensors")'
-    >>> scorer_code(ScorerSpec(changes={"alpha": 0.2}))
-    'Scorer.from_spec(ScorerSpec(encoder="mini", changes={"alpha": 0.2}))'
+    "Scorer('mini')"
+    >>> scorer_code(ScorerSpec(encoder="clip-l14", bank="/srv/bank.safetensors", changes={"alpha": 0.2}))
+    "Scorer.from_spec(ScorerSpec(encoder='clip-l14', bank='bank.safetensors', changes={'alpha': 0.2}))"
     """
-    bank = None if spec.bank is None else spec.bank.replace("\\", "/").rpartition("/")[2]
-    dtype = None if spec.dtype == "auto" else spec.dtype
-    named: dict[str, Any] = {"bank": bank, "revision": spec.revision, "dtype": dtype}
-    options = dict(spec.options)
-    if spec.changes:
-        given = {"encoder": spec.encoder, "form": spec.form, "changes": dict(spec.changes), **named}
-        return f"Scorer.from_spec(ScorerSpec({_arguments(given | {'options': options or None})}))"
-    first = [_quoted(value) for value in (spec.encoder, spec.form) if value is not None]
-    return f"Scorer({', '.join(filter(None, [*first, _arguments(named | options)]))})"
-
-
-def _arguments(named: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={_quoted(value)}" for name, value in named.items() if value is not None)
-
-
-def _quoted(value: Any) -> str:
-    """Format a value as Python code, with strings in double quotes."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # JSON's escapes are Python's too
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(key)}: {_quoted(item)}" for key, item in value.items()) + "}"
-    return repr(value)
+    given = {name: getattr(spec, name) for name in _SCORING if getattr(spec, name) != getattr(ScorerSpec(), name)}
+    if given.keys() <= {"encoder"}:
+        return f"Scorer({spec.encoder!r})"
+    if spec.bank is not None:
+        given["bank"] = PureWindowsPath(spec.bank).name  # a slash separates folders on Windows too
+    given |= {name: dict(given[name]) for name in ("options", "changes") if name in given}
+    return f"Scorer.from_spec(ScorerSpec({', '.join(f'{name}={value!r}' for name, value in given.items())}))"

@@ -1,23 +1,24 @@
 """Parsing of JSON and multipart request bodies into images and captions, within limits."""
 
 import asyncio
+import sys
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 
-from msdscore.errors import ImageError, unknown_name
+from msdscore.errors import CaptionError, shortened, unknown_name
 from msdscore.rows.rules import Row, is_blank, pair_rows
 from msdscore_serve.schema import FORM, JSON, Item, Items, RewardRequest
 from msdscore_serve.settings import RequestError, ServeSettings
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 Model = TypeVar("Model", bound=BaseModel)
 _FAULTS = 20  # errors that are listed in one message
@@ -35,43 +36,34 @@ PIECE = 1 << 16  # bytes that are counted or decoded at once
 class RequestItem:
     """One image as the bytes of its file, and its captions; `error` is set if it has no bytes.
 
-    `name` is that of the upload, if the request refers to one; `too_long` is the error of captions that are too long.
+    `name` is that of the upload, if the request refers to one; `too_long` has the errors of captions by their index.
     """
 
     image: bytes
     captions: tuple[str, ...]
     error: str | None = None
     name: str = ""
-    too_long: str | None = None
+    too_long: Mapping[int, str] = field(default_factory=dict)
     references: tuple[str, ...] = ()  # human captions
 
     def rows(self, *, together: bool) -> list[Row]:
         """Return one row per caption by the rules of all inputs; if `together`, they are one candidate set."""
         same = [0] * len(self.captions)
         sets = same if together else range(len(same))
-        error = self.error or self.too_long
-        return pair_rows([self.image], self.captions, same, sets=sets, references=[self.references], error=error)
-
-    @property
-    def content(self) -> bytes:
-        """Return the bytes; raises `ImageError` if there are none."""
-        if self.error is not None:
-            raise ImageError(self.error)
-        return self.image
+        rows = pair_rows([self.image], self.captions, same, sets=sets, references=[self.references], error=self.error)
+        for number, reason in self.too_long.items():
+            rows[number] = rows[number]._replace(error=CaptionError(reason))
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
 class RewardItems:
-    """Completions by image: `numbers[i]` has the indices of item i's completions, `reasons` an error or None for each.
-
-    A completion that is too long has an error, the others are scored.
-    """
+    """Completions by image: `numbers[i]` has the indices of item i's completions."""
 
     by: str
     guard: float
     items: list[RequestItem]
     numbers: list[list[int]]
-    reasons: list[str | None]
 
 
 class Stored:
@@ -97,15 +89,14 @@ class Stored:
         return self._images[name]
 
 
-async def read_items(request: "Request", settings: ServeSettings, stored: Stored) -> list[RequestItem]:
+async def read_items(request: Request, settings: ServeSettings, stored: Stored) -> list[RequestItem]:
     """Read the images and captions of a request: `{"image", "captions"}`, `{"items": […]}`, or one multipart image."""
     if _content_type(request, JSON, FORM) == FORM:
         file, fields = await read_form(request, "image", settings, fields=("caption", "reference"))
         captions = fields.get("caption", [])
         if file is None or not captions:
             raise RequestError(422, "expected a file named image and at least one field named caption")
-        check_captions(captions, settings)
-        return [RequestItem(file, tuple(captions), references=_references(fields.get("reference", ()), settings))]
+        return [_with_captions(RequestItem(file, ()), captions, settings, references=fields.get("reference", ()))]
     # In a thread: the event loop answers others while a large body is read.
     return await asyncio.to_thread(_read_items, await request.body(), settings, stored)
 
@@ -115,16 +106,8 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored) -> list
     many = isinstance(body, dict) and "items" in body
     _check_shape(body, {*Item.model_fields, *Items.model_fields}, settings)
     items = validate(Items, body).items if many else [validate(Item, body)]
-    if not many:
-        check_captions(items[0].captions, settings)
     requested = [
-        _item(
-            item.image,
-            item.captions,
-            stored,
-            references=_references(item.references, settings),
-            too_long=_too_long(item.captions, settings),
-        )
+        _with_captions(_with_image(item.image, stored), item.captions, settings, references=item.references)
         for item in items
     ]
     if not many and requested[0].error:
@@ -132,7 +115,7 @@ def _read_items(content: bytes, settings: ServeSettings, stored: Stored) -> list
     return requested
 
 
-async def read_completions(request: "Request", settings: ServeSettings, stored: Stored) -> RewardItems:
+async def read_completions(request: Request, settings: ServeSettings, stored: Stored) -> RewardItems:
     """Read a reward request."""
     _content_type(request, JSON)
     return await asyncio.to_thread(_read_completions, await request.body(), settings, stored)
@@ -144,27 +127,23 @@ def _read_completions(content: bytes, settings: ServeSettings, stored: Stored) -
     body = validate(RewardRequest, given)
     image_of = _image_of(body)
     by = body.by or ("msd" if body.references is None else "ref_msd")
-    references: list[tuple[str, ...]] = [()] * len(body.images)
+    references: Sequence[Sequence[str]] = [()] * len(body.images)
     if by == "ref_msd":
         if body.references is None:
             raise RequestError(422, "by: ref_msd needs references, a list of human captions per image")
-        references = [_references(texts, settings) for texts in body.references]
+        references = body.references
         if len(references) != len(body.images):
             lengths = f"{len(references)} for {len(body.images)}"
             raise RequestError(422, f"expected one list of references per image, got {lengths}")
-    texts = [text or "" for text in body.completions]
-    reasons = [_too_long([text], settings) for text in texts]
     completions: dict[int, list[int]] = {}
     for number, image in enumerate(image_of):
-        if reasons[number] is None:
-            completions.setdefault(image, []).append(number)
-    items = [
-        _item(body.images[image], [texts[number] for number in numbers], stored, references=references[image])
-        for image, numbers in completions.items()
-    ]
-    for item in items:
-        check_captions(item.captions, settings)
-    return RewardItems(by, body.guard, items, list(completions.values()), reasons)
+        completions.setdefault(image, []).append(number)
+    items = []
+    for image, numbers in completions.items():
+        captions = [body.completions[number] or "" for number in numbers]
+        item = _with_image(body.images[image], stored)
+        items.append(_with_captions(item, captions, settings, references=references[image]))
+    return RewardItems(by, body.guard, items, list(completions.values()))
 
 
 def _image_of(body: RewardRequest) -> list[int]:
@@ -183,67 +162,52 @@ def _image_of(body: RewardRequest) -> list[int]:
 
 
 async def read_form(
-    request: "Request", name: str, settings: ServeSettings, *, fields: Sequence[str] = ()
+    request: Request, name: str, settings: ServeSettings, *, fields: Sequence[str] = ()
 ) -> tuple[bytes | None, dict[str, list[str]]]:
     """Read a multipart body in memory: the content of the file field, if any, and the text fields.
 
     Raises for a field that is neither `name` nor one of `fields`.
     """
-    from starlette.datastructures import UploadFile
-    from starlette.formparsers import MultiPartException
-
     _content_type(request, FORM)
-    charset = request.headers["content-type"].lower().partition("charset=")[2].strip(' "')
-    if charset and not charset.startswith("utf-8"):
-        raise RequestError(415, "expected multipart/form-data in UTF-8")
     most_fields = 2 * settings.max_captions + 8  # captions, references, and others
-    parser = _form_parser(request, most_fields, settings.max_body)
+    limits = {"max_files": 1, "max_fields": most_fields, "max_part_size": settings.max_body}
+    parser = _FormParser(request.headers, request.stream(), **limits)
     try:
         form = await parser.parse()
+    except UnicodeDecodeError as error:
+        raise RequestError(422, "the multipart body cannot be read (a text field is not valid UTF-8)") from error
     except MultiPartException as error:
         if error.message.startswith("Too many fields"):
             raise RequestError(413, f"expected at most {most_fields} form fields; send fewer captions") from error
         raise RequestError(422, f"the multipart body cannot be read ({error.message})") from error
     try:
         if not parser.ended:  # its last field would be lost
-            for opened in parser._files_to_close_on_error:
-                opened.close()
             raise RequestError(422, "the multipart body cannot be read (its closing boundary is missing)")
         reject_unknown("form field", form, (name, *fields))
-        file: UploadFile | str | None = form.get(name)
-        texts: dict[str, list[str]] = {}
+        file, texts = form.get(name), dict[str, list[str]]()
         for key, value in form.multi_items():
             if isinstance(value, str):
                 texts.setdefault(key, []).append(value)
         return (await file.read() if isinstance(file, UploadFile) else None), texts
     finally:
-        await form.close()
+        for opened in parser._files_to_close_on_error:  # also a file without an end
+            opened.close()
 
 
-def _form_parser(request: "Request", most_fields: int, max_body: int) -> Any:
-    """Return a parser of Starlette that only accepts UTF-8, notes the closing boundary, and never writes to disk."""
-    from starlette.formparsers import MultiPartException, MultiPartParser
+class _FormParser(MultiPartParser):
+    """A parser of Starlette that accepts only UTF-8, notes the closing boundary, and never writes to disk."""
 
-    class Parser(MultiPartParser):
-        ended = False  # the closing boundary was read
+    spool_max_size = sys.maxsize  # the body is limited
+    ended = False  # the closing boundary was read
 
-        def on_part_end(self) -> None:
-            if self._current_part.file is None:
-                try:  # Starlette would read other text as Latin-1
-                    bytes(self._current_part.data).decode()
-                except UnicodeDecodeError as error:
-                    raise MultiPartException("a text field is not valid UTF-8") from error
-            super().on_part_end()
+    def on_part_end(self) -> None:
+        if self._current_part.file is None:
+            self._current_part.data.decode()  # Starlette would read other text as Latin-1
+        super().on_part_end()
 
-        def on_end(self) -> None:
-            super().on_end()
-            self.ended = True
-
-    most = {"max_files": 1, "max_fields": most_fields, "max_part_size": max_body}
-    parser = Parser(request.headers, request.stream(), **most)
-    # Starlette would write larger files to disk; the body is within its limit, and no image leaves memory.
-    parser.spool_max_size = max_body + 1
-    return parser
+    def on_end(self) -> None:
+        super().on_end()
+        self.ended = True
 
 
 def decode_image(text: str) -> bytes:
@@ -275,49 +239,45 @@ def _decoded_pieces(text: str) -> Iterator[bytes]:
     yield b64decode(rest, validate=True)
 
 
-def check_captions(captions: Sequence[str], settings: ServeSettings, kind: str = "captions") -> None:
-    """Raise for too many captions of one image, and for captions that are too long; `kind` names them in the error."""
-    if len(captions) > settings.max_captions:
-        raise RequestError(413, f"expected at most {settings.max_captions} {kind} per image, got {len(captions)}")
-    reason = _too_long(captions, settings)
-    if reason is not None:
-        raise RequestError(413, reason.replace("captions", kind))
-
-
-def _references(texts: Sequence[str], settings: ServeSettings) -> tuple[str, ...]:
-    """Return the references of an image; raise for too many or too long ones."""
-    check_captions([text for text in texts if not is_blank(text)], settings, "references")
-    return tuple(texts)
-
-
-def _too_long(captions: Iterable[str], settings: ServeSettings) -> str | None:
-    """Return the error of the first caption that is too long; the captions of other images are not affected."""
-    limit, sizes = settings.max_tokens, (len(caption.encode("utf-8", "surrogatepass")) for caption in captions)
-    return next((f"expected captions of at most {limit} bytes, got {size}" for size in sizes if size > limit), None)
-
-
-def _item(
-    image: str | None,
-    captions: Sequence[str],
-    stored: Stored,
-    *,
-    references: tuple[str, ...],
-    too_long: str | None = None,
-) -> RequestItem:
-    """Build one item; an image that cannot be decoded from base64 affects only its captions."""
-    item = RequestItem(b"", tuple(captions), references=references)
+def _with_image(image: str | None, stored: Stored) -> RequestItem:
+    """Return an item with an image, or with the error of one that cannot be decoded from base64."""
+    item = RequestItem(b"", ())
     try:
         if image is None:
             raise ValueError("expected an image, got null")
         if image.startswith(PREFIX):
             item = replace(item, name=image)
-            return replace(item, image=stored.get(image), too_long=too_long)
-        return replace(item, image=decode_image(image), too_long=too_long)
+            return replace(item, image=stored.get(image))
+        return replace(item, image=decode_image(image))
     except ValueError as error:
         return replace(item, error=f"image: {error}")
 
 
-def _content_type(request: "Request", *known: str) -> str:
+def _with_captions(
+    item: RequestItem, captions: Sequence[str], settings: ServeSettings, *, references: Sequence[str]
+) -> RequestItem:
+    """Return an item with captions and references; raise for too many of them, and for too long references.
+
+    Each caption that is too long has an error, and is shortened.
+    """
+    said = [text for text in references if not is_blank(text)]
+    for kind, texts in (("captions", captions), ("references", said)):
+        if len(texts) > settings.max_captions:
+            raise RequestError(413, f"expected at most {settings.max_captions} {kind} per image, got {len(texts)}")
+    for reason in _too_long("references", said, settings.max_tokens).values():
+        raise RequestError(413, reason)
+    too_long = _too_long("captions", captions, settings.max_tokens)
+    shown = tuple(shortened(text) if number in too_long else text for number, text in enumerate(captions))
+    return replace(item, captions=shown, too_long=too_long, references=tuple(references))
+
+
+def _too_long(kind: str, texts: Sequence[str], most: int) -> dict[int, str]:
+    """Return the errors of texts with too many bytes by their index."""
+    sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
+    return {at: f"expected {kind} of at most {most} bytes, got {size}" for at, size in enumerate(sizes) if size > most}
+
+
+def _content_type(request: Request, *known: str) -> str:
     """Return the content type; raise unless it is one of these."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in known:
@@ -326,11 +286,8 @@ def _content_type(request: "Request", *known: str) -> str:
 
 
 def _parse(body: bytes) -> Any:
-    colons = 0
-    for count, between in _signs(body):
-        colons = between
-        if count > SIGNS:
-            raise RequestError(413, f"expected a JSON body of at most {SIGNS} values; send fewer")
+    if any(count > SIGNS for count in _signs(body)):
+        raise RequestError(413, f"expected a JSON body of at most {SIGNS} values; send fewer")
     escapes = wide = 0
     for start in range(0, len(body), PIECE):
         piece = body[start : start + PIECE]
@@ -340,45 +297,28 @@ def _parse(body: bytes) -> Any:
     if wide > WIDE:
         raise RequestError(413, f"expected a JSON body with at most {WIDE >> 20} MiB of text outside ASCII; send less")
     try:
-        parsed = from_json(body, allow_inf_nan=False)
+        return from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise RequestError(422, f"the body is not valid JSON ({error})") from error
-    if _count_keys(parsed) != colons:
-        raise RequestError(422, "the body has an object with a repeated key; send every key once")
-    return parsed
 
 
-def _count_keys(value: Any) -> int:
-    """Return the number of keys of all objects in a parsed JSON value: each was followed by a colon."""
-    count, stack = 0, [value]
-    while stack:
-        found = stack.pop()
-        if isinstance(found, dict):
-            count += len(found)
-            stack.extend(found.values())
-        elif isinstance(found, list):
-            stack.extend(found)
-    return count
-
-
-def _signs(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the running counts of structural characters and of colons between texts of a JSON body.
+def _signs(body: bytes) -> Iterator[int]:
+    """Yield the running count of texts, and of structural characters between them, of a JSON body.
 
     They are counted before parsing: a few megabytes of `1,1,1,…` become gigabytes of values and validation errors.
     """
-    count = colons = start = 0
+    count = start = 0
     while start < len(body):
         quote = body.find(b'"', start, start + PIECE)
         end = min(start + PIECE, len(body)) if quote < 0 else quote
         count += sum(body.count(sign, start, end) for sign in (b",", b"[", b"{"))
-        colons += body.count(b":", start, end)
-        yield count, colons
+        yield count
         if quote < 0:
             start = end
             continue
         while True:  # to the end of this string
             count += 1
-            yield count, colons
+            yield count
             last, quote = quote, body.find(b'"', quote + 1)
             if quote < 0 or body[quote - 1 : quote] != b"\\":
                 break

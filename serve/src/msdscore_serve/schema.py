@@ -1,14 +1,13 @@
 """Models of requests and responses, and the parts of the OpenAPI document that FastAPI cannot derive."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import models_json_schema
 
 from msdscore.core.evidence import ZERO
 from msdscore.text.warnings import GUARD
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
 
 FIGURES = {
     "png": "image/png",
@@ -97,6 +96,12 @@ class ExplainQuery(BaseModel):
         float,
         Field(gt=0, lt=1, description="Words with a p-value below this are `doubtful`: likely wrong, or to check."),
     ] = ZERO
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """The parts to return: words, maps and look."""
+        fields = frozenset(self.fields.split(","))
+        return frozenset({"words", "maps", "look"}) if "all" in fields else fields
 
 
 class ScoredCaption(BaseModel):
@@ -207,12 +212,11 @@ class Problem(BaseModel):
     request_id: str | None = None
 
 
-GROUPS = {
-    "Captions": "Score, rank and explain captions of an image.",
-    "Training": "Rewards for reinforcement learning.",
-    "Monitoring": "Health, version and metrics.",
-}
-GROUP_OF = {"reward": "Training"}  # routes that are not about captions
+GROUPS = [
+    {"name": "Captions", "description": "Score, rank and explain captions of an image."},
+    {"name": "Training", "description": "Rewards for reinforcement learning."},
+    {"name": "Monitoring", "description": "Health, version and metrics."},
+]
 _PROBLEMS = {
     400: "Malformed HTTP request.",
     401: "Missing or wrong token.",
@@ -256,39 +260,27 @@ def _form(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the responses of rejected requests, for the OpenAPI document."""
+    return {status: {"model": Problem, "description": _PROBLEMS[status]} for status in statuses}
+
+
 def responses_of(route: str) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route other than its model, for the OpenAPI document."""
-    problems = _PROBLEMS | ({501: "The library that draws figures is not installed."} if route == "figure" else {})
-    responses: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem, "description": text} for status, text in problems.items()
-    }
-    if route == "figure":
-        content = {kind: {"schema": _FILE} for kind in FIGURES.values()}
-        responses[200] = {"description": "The figure.", "content": content}
-    return responses
+    content = {kind: {"schema": _FILE} for kind in FIGURES.values()}
+    figure: dict[int | str, dict[str, Any]] = {200: {"description": "The figure.", "content": content}}
+    return problems(*_PROBLEMS) | (figure if route == "figure" else {})
 
 
-def complete_openapi(app: "FastAPI", *, token: bool, open_paths: frozenset[str]) -> None:
-    """Add the models of bodies that FastAPI does not parse, and the token, to the document."""
+def complete_openapi(app: FastAPI) -> None:
+    """Add the models of bodies that FastAPI does not parse to the document."""
     derive = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = derive()
-        components = document.setdefault("components", {})
-        for model in _PARSED_MODELS:
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas = components.setdefault("schemas", {})
-            for name, part in {model.__name__: schema, **schema.pop("$defs", {})}.items():
-                schemas.setdefault(name, part)
-        document["tags"] = [{"name": name, "description": text} for name, text in GROUPS.items()]
-        if not token:
-            return document
-        text = "The token that the service was started with (--token or MSDSCORE_TOKEN)."
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "description": text}}
-        document["security"] = [{"token": []}]
-        for path in open_paths & document["paths"].keys():
-            for method in document["paths"][path].values():
-                method["security"] = []
+        models = [(model, "validation") for model in _PARSED_MODELS]
+        _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+        document["components"]["schemas"] |= schemas["$defs"]
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -7,27 +7,25 @@ import socket
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from msdscore.errors import ConfigError, require
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from msdscore.errors import ConfigError
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_serve.app import create_app
 from msdscore_serve.settings import ServeSettings
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-    from uvicorn import Server
-
 GRACE = 30  # seconds for requests in flight when the service stops
 KEEP_ALIVE = 15  # seconds between two requests of a connection
-PROBES = (0.0, 0.05, 0.5, 2.0)  # seconds after which a client that has closed its side is sent a probe
-_PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # clients ignore it
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 def run_server(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[[str], None]) -> None:
     """Serve until the process is stopped; accepted requests are finished."""
-    require("uvicorn", extra="serve")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogLines(as_json=settings.log_json))
     for name, level in (("msdscore_serve", logging.INFO), ("uvicorn", logging.ERROR)):
@@ -40,7 +38,7 @@ def run_server(spec: ScorerSpec, settings: ServeSettings, *, announce: Callable[
         line = f"msdscore serves http://{host}:{listener.getsockname()[1]}/ with {pipeline.signature}"
         app = create_app(pipeline, settings, spec=spec)
         tell = logging.getLogger("msdscore_serve").info if settings.log_json else announce
-        make_server(app, settings, started=lambda: tell(line)).run(sockets=[listener])
+        Server(app, settings, started=lambda: tell(line)).run(sockets=[listener])
 
 
 class LogLines(logging.Formatter):
@@ -64,19 +62,13 @@ class LogLines(logging.Formatter):
 
 def bind(settings: ServeSettings) -> socket.socket:
     """Bind a socket to the address of the service; raises `ConfigError` if that fails."""
+    listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            if sys.platform != "win32":  # on Windows two services could share a port
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
+        if sys.platform != "win32":  # on Windows two services could share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
     except OSError as error:
+        listener.close()
         reason = error.strerror or str(error)
         raise ConfigError(
             f"cannot listen on {settings.host} port {settings.port} ({reason}); pass another --port, or 0 for any"
@@ -84,96 +76,83 @@ def bind(settings: ServeSettings) -> socket.socket:
     return listener
 
 
-def make_server(app: "FastAPI", settings: ServeSettings, *, started: Callable[[], None] = lambda: None) -> "Server":
-    """Create a uvicorn server for the application; `started` is called once it accepts requests."""
-    import uvicorn
+class Server(uvicorn.Server):
+    """A uvicorn server of the application; `started` is called once it accepts requests."""
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                started()
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            service = app.state.service
-            service.stopping = True  # /readyz says so, and requests are answered until the proxy sends no more
-            until = asyncio.get_running_loop().time() + settings.drain
-            while (left := until - asyncio.get_running_loop().time()) > 0 and not self.force_exit:
-                await asyncio.sleep(min(left, 0.1))
-            service.closing.set()  # ends uploads in progress
-            await super().shutdown(sockets)
-
-    return Server(
-        uvicorn.Config(
-            app,
-            http=_connection_class(settings),
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE,
-            timeout_keep_alive=KEEP_ALIVE,
-            h11_max_incomplete_event_size=64 << 10,
+    def __init__(self, app: FastAPI, settings: ServeSettings, *, started: Callable[[], None] = lambda: None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=partial(Connection, settings),  # type: ignore[arg-type]
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=GRACE,
+                timeout_keep_alive=KEEP_ALIVE,
+                h11_max_incomplete_event_size=64 << 10,
+            )
         )
-    )
+        self._service, self._drain, self._announce = app.state.service, settings.drain, started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer requests until the proxy sends no more, then finish the accepted ones."""
+        self._service.stopping = True  # /readyz says so
+        until = asyncio.get_running_loop().time() + self._drain
+        while (left := until - asyncio.get_running_loop().time()) > 0 and not self.force_exit:
+            await asyncio.sleep(min(left, 0.1))
+        self._service.closing.set()  # ends uploads in progress
+        await super().shutdown(sockets)
 
 
-def _connection_class(settings: ServeSettings) -> type[asyncio.Protocol]:
+class Connection(H11Protocol):
     """uvicorn's HTTP connection with two limits that it lacks: their number, and the time for headers."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class Connection(H11Protocol):
-        _headers_timer: asyncio.TimerHandle | None = None
+    def __init__(self, settings: ServeSettings, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._settings = settings
+        self._headers_timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if len(self.connections) > settings.max_connections:
-                transport.write(_FULL)
-                transport.close()
-                return
-            self._watch_headers()
+    def connection_made(self, transport: Any) -> None:
+        """Reject a connection beyond the limit, and wait for headers."""
+        super().connection_made(transport)
+        if len(self.connections) > self._settings.max_connections:
+            transport.write(_FULL)
+            transport.close()
+            return
+        self._watch_headers()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch_headers()
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        super().data_received(data)
+        self._watch_headers()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting for headers."""
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def _watch_headers(self) -> None:
+        """Close the connection unless a whole request has come in time; dripping bytes do not extend it."""
+        if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()
+        elif self._headers_timer is None and not self.transport.is_closing():
+            self._headers_timer = self.loop.call_later(self._settings.header_timeout, self._close_silent)
 
-        def eof_received(self) -> bool:  # type: ignore[override]
-            """Keep the connection of a client that has only closed its side; one that is gone rejects the probes.
+    def _close_silent(self) -> None:
+        self._headers_timer = None
+        working = self.cycle is not None and not self.cycle.response_complete
+        if not working and self.timeout_keep_alive_task is None:  # between requests uvicorn's limit applies
+            self.transport.close()
 
-            Without them, the work for a closed connection would not be cancelled.
-            """
-            if self.cycle is None or self.cycle.more_body or self.cycle.response_started:
-                return False
-            self.cycle.keep_alive = False
-            for seconds in PROBES:
-                self.loop.call_later(seconds, self._probe, self.cycle)
-            return True
-
-        def _probe(self, cycle: Any) -> None:
-            if not cycle.response_started and not self.transport.is_closing():
-                self.transport.write(_PROBE)
-
-        def _watch_headers(self) -> None:
-            """Close the connection unless a whole request has come in time; dripping bytes do not extend it."""
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop_timer()
-            elif self._headers_timer is None and not self.transport.is_closing():
-                self._headers_timer = self.loop.call_later(settings.header_timeout, self._close_silent)
-
-        def _close_silent(self) -> None:
+    def _stop_timer(self) -> None:
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
             self._headers_timer = None
-            working = self.cycle is not None and not self.cycle.response_complete
-            if not working and self.timeout_keep_alive_task is None:  # between requests uvicorn's limit applies
-                self.transport.close()
-
-        def _stop_timer(self) -> None:
-            if self._headers_timer is not None:
-                self._headers_timer.cancel()
-                self._headers_timer = None
-
-    return Connection

@@ -5,29 +5,28 @@ import ctypes
 import math
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from typing import Any, TypeVar
 
-from PIL.Image import Image
+import prometheus_client as prometheus
 
 from msdscore import threads
-from msdscore.errors import ImageError, RowError, require
-from msdscore.explain.explanation import Explanation, Explanations, embed_image, explain_embedded
+from msdscore.errors import ImageError, RowError
+from msdscore.explain.explanation import Explanation, Explanations, encoded, explain_embedded, image_of
 from msdscore.explain.maps import thumbnail
 from msdscore.forms.base import LIKELY_WRONG, finding
 from msdscore.scoring.decoder import Decoded
-from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores
 from msdscore.scoring.rows import finish, scores_of_rows
 from msdscore_serve.batching import Batcher
-from msdscore_serve.page import Parts, explanation_documents
+from msdscore_serve.page import explanation_documents
 from msdscore_serve.reading import RequestItem, Stored
+from msdscore_serve.schema import ExplainQuery, FigureQuery
 from msdscore_serve.settings import RequestError, ServeSettings
 
 Result = TypeVar("Result")
@@ -35,19 +34,20 @@ DECODERS = 2  # threads that decode images while the worker scores others
 MAX_FIGURES = 4  # explanations that are drawn or wait to be drawn
 FIGURE_PIXELS = 2048  # longest side of an image that waits to be drawn; figures show it smaller
 IMAGE = 8  # captions whose encoding takes as long as that of an image
-LATEST = 8  # uploads whose pixels and embeddings are cached for further captions
+LATEST = 8  # uploads whose pixels are cached for further captions
 LARGE = 8_000_000  # pixels of an image after which memory is trimmed
 IDLE_SECONDS = 0.5  # without a request, until freed memory is returned to the system
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Captions of one image for the worker, which scores or explains them; explanations are computed from an upload."""
+    """Captions of one image for the worker, to score or, as one candidate set, to explain."""
 
-    image: Decoded | RequestItem
+    image: Decoded
     captions: tuple[str, ...]
-    together: bool = False  # explained as one candidate set, not separately
-    references: tuple[str, ...] | None = None
+    references: tuple[str, ...] | None
+    is_explained: bool = False
+    is_edit: bool = False  # of an image that was explained before
 
 
 class Service:
@@ -55,7 +55,7 @@ class Service:
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
         self.settings, self.metrics = settings, Metrics()
-        self._pipeline = pipeline.remembering(settings.cache // 2) if settings.cache else pipeline
+        self._pipeline = pipeline.remembering(settings.cache << 19) if settings.cache else pipeline
         self.signature, self.verdict_at = self._pipeline.signature, self._pipeline.verdict_at
 
         def observe(captions: int, seconds: float) -> None:
@@ -65,7 +65,7 @@ class Service:
         self.queue: Batcher[Job, Any] = Batcher(
             self._run,
             max_batch=settings.max_batch,
-            max_wait=settings.max_wait,
+            max_wait=settings.max_wait / 1000,
             observe=observe,
             spent=self._encoded,
         )
@@ -76,8 +76,7 @@ class Service:
         self._pixels = PixelBudget(settings.max_decoded)
         self._figures = asyncio.Semaphore(MAX_FIGURES)
         self.images = Stored(settings.max_stored)
-        self._latest = OrderedDict[str, tuple[Image, Embedded]]()  # explained uploads; used by the worker only
-        self._prepared = OrderedDict[str, Decoded]()  # scored uploads; used by the event loop only
+        self._prepared = OrderedDict[str, Decoded]()  # the latest uploads; used by the event loop only
         self._accepted = 0  # images that wait or are processed
         self._requests = 0  # that wait or are processed
         self._idle: asyncio.TimerHandle | None = None
@@ -116,20 +115,20 @@ class Service:
         with self._accept(len(items)):
             return await gather_all(self._score(item, together) for item in items)
 
-    async def explain(self, items: Sequence[RequestItem], parts: Parts, *, together: bool) -> list[dict[str, Any]]:
+    async def explain(self, items: Sequence[RequestItem], query: ExplainQuery) -> list[dict[str, Any]]:
         """Explain every image's captions as plain values, with errors for those that cannot be read."""
         with self._accept(len(items)):
-            return await gather_all(self._explain(item, parts, together) for item in items)
+            return await gather_all(self._explain(item, query) for item in items)
 
-    async def figure(
-        self, item: RequestItem, draw: Callable[[Explanations | None, dict[int, str]], bytes], *, together: bool
-    ) -> bytes:
-        """Draw the explanations of an image's captions with `draw`; raises `RowError` for an unreadable image."""
+    async def figure(self, item: RequestItem, query: FigureQuery) -> bytes:
+        """Draw the explanations of an image's captions; raises `RowError` for an image or caption without one."""
         with self._accept(1):
             async with self._figures:
-                explanations, reasons = await self._explanations(item, together)
+                explanations, reasons = await self._explanations(item, query.set)
+                if explanations is None:
+                    raise RowError(next(iter(reasons.values())))
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._drawer, draw, explanations, reasons)
+                return await loop.run_in_executor(self._drawer, encoded, explanations.items, query.kind)
 
     @contextmanager
     def _accept(self, images: int) -> Iterator[None]:
@@ -156,7 +155,7 @@ class Service:
                 is_known = item.name in self._prepared and bool(self.settings.cache)
                 async with self._decoded(item) as image:
                     # One caption per job: a batch consists of whole jobs, and an edit of the page waits for its end.
-                    jobs = [Job(image, (row.caption,), references=row.references) for row in good]
+                    jobs = [Job(image, (row.caption,), row.references) for row in good]
                     results = await gather_all(
                         self.queue.submit(job, size=1, cost=1 if number or is_known else 1 + IMAGE)
                         for number, job in enumerate(jobs)
@@ -171,14 +170,14 @@ class Service:
                 self.metrics.observe(score)
         return scores
 
-    async def _explain(self, item: RequestItem, parts: Parts, together: bool) -> dict[str, Any]:
+    async def _explain(self, item: RequestItem, query: ExplainQuery) -> dict[str, Any]:
         count = len(item.captions)
         try:
-            explained = await self._explanations(item, together)
+            explained = await self._explanations(item, query.set)
             for explanation in explained[0] or ():
                 self.metrics.observe_words(explanation)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._decoders, explanation_documents, *explained, count, parts)
+            return await loop.run_in_executor(self._decoders, explanation_documents, *explained, count, query)
         except RowError as error:
             self.metrics.failed.inc(count)
             return {"error": str(error), "explanations": [None] * count, "errors": [str(error)] * count}
@@ -193,23 +192,22 @@ class Service:
         if not good:
             return None, reasons
         step = len(good) if together else 1
-        # All jobs of an image find its embedding by its name.
-        named = item
-        if not item.name:
-            named = replace(item, name=f"body:{(await asyncio.to_thread(sha256, item.image)).hexdigest()}")
-        jobs = [
-            Job(
-                named,
-                tuple(rows[number].caption for number in good[start : start + step]),
-                together,
-                rows[0].references,
+        is_edit = item.name in self._prepared
+        async with self._decoded(item, keep=True) as image:
+            jobs = [
+                Job(
+                    image,
+                    tuple(rows[at].caption for at in good[start : start + step]),
+                    rows[0].references,
+                    True,
+                    is_edit,
+                )
+                for start in range(0, len(good), step)
+            ]
+            # An upload is explained for a user who edits its captions.
+            parts = await gather_all(
+                self.queue.submit(job, size=len(job.captions), alone=True, urgent=bool(item.name)) for job in jobs
             )
-            for start in range(0, len(good), step)
-        ]
-        # An upload is explained for a user who edits its captions.
-        parts = await gather_all(
-            self.queue.submit(job, size=len(job.captions), alone=True, urgent=bool(item.name)) for job in jobs
-        )
         items = [item for explanations, _ in parts for item in explanations]
         reasons |= {
             good[step * part + number]: error
@@ -219,22 +217,24 @@ class Service:
         return Explanations(tuple(items)) if items else None, reasons
 
     @asynccontextmanager
-    async def _decoded(self, item: RequestItem) -> AsyncIterator[Decoded]:
-        """Decode an image for the encoder; its pixels count as in memory until the end of the context.
+    async def _decoded(self, item: RequestItem, *, keep: bool = False) -> AsyncIterator[Decoded]:
+        """Decode an image for the encoder, and with `keep` for figures; its pixels are budgeted until the context ends.
 
         The pixels of the latest uploads, which are small, stay in memory.
         """
-        if item.name in self._prepared:
+        known = self._prepared.get(item.name)
+        if known is not None and (known.image is not None or not keep):
             self._prepared.move_to_end(item.name)
-            yield self._prepared[item.name]
+            yield known
             return
         held = min(self.settings.max_pixels, self.settings.max_decoded)
         await self._pixels.take(held)
         try:
-            image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, item.content)
-            prepared = min(held, math.prod(image.prepared.pixels.shape) // 3)
-            self._pixels.give(held - prepared)
-            held = prepared
+            image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, item.image, keep)
+            small = math.prod(image.prepared.pixels.shape) // 3
+            small += 0 if image.image is None else math.prod(image.image.size)
+            self._pixels.give(held - min(held, small))
+            held = min(held, small)
             if item.name:
                 self._prepared[item.name] = image
                 if len(self._prepared) > LATEST:
@@ -243,10 +243,12 @@ class Service:
         finally:
             self._pixels.give(held)
 
-    def _decode(self, content: bytes) -> Decoded:
-        image = self._pipeline.decode([content])[0]
+    def _decode(self, content: bytes, keep: bool) -> Decoded:
+        image = self._pipeline.decode([content], keep=keep)[0]
         if isinstance(image, RowError):
             raise ImageError(str(image)) from image
+        if keep:
+            image = replace(image, image=thumbnail(image_of(image), FIGURE_PIXELS))
         trim_memory(image.prepared.view.size)
         return image
 
@@ -260,14 +262,11 @@ class Service:
 
         With several requests one thread computes: two that wait for each other on busy cores take more time in sum.
         """
-        is_edit = isinstance(jobs[0].image, RequestItem) and jobs[0].image.name in self._latest
-        with _one_thread() if is_edit or self._requests > 1 else nullcontext():
-            return self._computed(jobs)
+        with _one_thread() if jobs[0].is_edit or self._requests > 1 else nullcontext():
+            return [self._explained(job) for job in jobs] if jobs[0].is_explained else self._scored(jobs)
 
-    def _computed(self, jobs: Sequence[Job]) -> list[Any]:
-        if isinstance(jobs[0].image, RequestItem):
-            return [self._explained(job, job.image) for job in jobs if isinstance(job.image, RequestItem)]
-        images = {id(job.image): job.image for job in jobs if isinstance(job.image, Decoded)}
+    def _scored(self, jobs: Sequence[Job]) -> list[Any]:
+        images = {id(job.image): job.image for job in jobs}
         number = {image: number for number, image in enumerate(images)}
         captions = [caption for job in jobs for caption in job.captions]
         owner = [number[id(job.image)] for job in jobs]
@@ -275,36 +274,18 @@ class Service:
         scores = self._pipeline.score(list(images.values()), captions, owner, references=lists if any(lists) else ())
         return [(row,) for row in scores]  # the error of a caption is a result of its job
 
-    def _explained(self, job: Job, item: RequestItem) -> Any:
+    def _explained(self, job: Job) -> Any:
         """Return explanations of the readable captions and the errors of the others by index, or the image's error."""
+        embedder = self._pipeline.embedder
         try:
-            image, embedded = self._embedded(item)
-            errors = self._pipeline.embedder.texts(job.captions).errors
+            embedded = embedder.images([job.image]).require()
+            errors = embedder.texts(job.captions).errors
             good = [caption for number, caption in enumerate(job.captions) if number not in errors]
-            sets = [good] if job.together and good else [[caption] for caption in good]
-            explained = [
-                explain_embedded(self._pipeline, image, embedded, captions, job.references) for captions in sets
-            ]
+            image = image_of(job.image)
+            explained = explain_embedded(self._pipeline, image, embedded, good, job.references) if good else ()
         except RowError as error:
             return error
-        reasons = {number: str(error) for number, error in errors.items()}
-        return [item for explanations in explained for item in explanations], reasons
-
-    def _embedded(self, item: RequestItem) -> tuple[Image, Embedded]:
-        """Return the image in the size of figures, and its embedding; those of the latest uploads are cached."""
-        if item.name in self._latest:
-            self._latest.move_to_end(item.name)
-            return self._latest[item.name]
-        # Decoded here, one at a time: an explanation needs the image in full size.
-        image, embedded = embed_image(self._pipeline, item.content)
-        size = image.size
-        image = thumbnail(image, FIGURE_PIXELS)
-        trim_memory(size)
-        if item.name:
-            self._latest[item.name] = image, embedded
-            if len(self._latest) > LATEST:
-                self._latest.popitem(last=False)
-        return image, embedded
+        return tuple(explained), {number: str(error) for number, error in errors.items()}
 
 
 @contextmanager
@@ -358,19 +339,19 @@ class Metrics:
     """Counters of one service for Prometheus; in a separate registry, so that two services do not mix."""
 
     def __init__(self) -> None:
-        kinds: Any = require("prometheus_client", extra="serve")
-        registry = kinds.CollectorRegistry()
-        kinds.disable_created_metrics()  # a second series for each one, which no dashboard uses
-        kinds.ProcessCollector(registry=registry)
-        counter, histogram = partial(kinds.Counter, registry=registry), partial(kinds.Histogram, registry=registry)
-        self.text, self.content_type = partial(kinds.generate_latest, registry), kinds.CONTENT_TYPE_LATEST
+        registry = prometheus.CollectorRegistry()
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each one, which no dashboard uses
+        prometheus.ProcessCollector(registry=registry)
+        counter = partial(prometheus.Counter, registry=registry)
+        histogram = partial(prometheus.Histogram, registry=registry)
+        self.text, self.content_type = partial(prometheus.generate_latest, registry), prometheus.CONTENT_TYPE_LATEST
         self.requests = counter("msdscore_requests", "Requests answered.", ["method", "path", "status"])
         self.seconds = histogram("msdscore_request_seconds", "Time to answer.", ["method", "path"])
         sizes = (1, 2, 4, 8, 16, 32, 64)
         self.batch = histogram("msdscore_batch_captions", "Captions per call of the encoder.", buckets=sizes)
         self.busy = counter("msdscore_worker_seconds", "Time that the worker spent on batches.")
         self.failed = counter("msdscore_captions_failed", "Captions without a score.")
-        self.waiting = kinds.Gauge("msdscore_queue", "Jobs in the queue.", registry=registry)
+        self.waiting = prometheus.Gauge("msdscore_queue", "Jobs in the queue.", registry=registry)
         # What the captions are like: a change shows that images, captions or their source have changed.
         tenths = [number / 10 for number in range(1, 10)]
         self.match = histogram("msdscore_match", "Probability that a caption belongs to its image.", buckets=tenths)

@@ -1,11 +1,13 @@
 """Settings of the service: address, access, request limits, and the error for rejected requests."""
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from ipaddress import ip_address
 
+from msdscore.cli.options import SPEED, option
 from msdscore.errors import ConfigError
 
+SERVICE = "Service"  # panel of the options
 SHORTEST_TOKEN = 16  # characters; shorter ones can be guessed over a network
 _ORIGIN = re.compile(r"https?://([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:]{2,39}\])(:[0-9]{1,5})?")
 _TOKEN = re.compile(r"[!-~]([ -~]*[!-~])?")  # what a header can contain
@@ -21,19 +23,38 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSettings:
-    """Settings of the service; the defaults are safe on a laptop.
+class ServiceOptions:
+    """Address, token and limits of the service, as options of `msdscore serve`."""
+
+    host: str = option(SERVICE, "127.0.0.1", help="Address to listen on; a token is required unless it is local.")
+    port: int = option(SERVICE, 8000, min=0, max=65535, help="Port to listen on; 0 selects a free one.")
+    allow_host: list[str] = option(SERVICE, [], help="Further accepted host name, e.g. of a reverse proxy. Repeatable.")
+    embed: list[str] = option(
+        SERVICE, [], help="Origin, such as http://localhost:8888, that may show the page in a frame. Repeatable."
+    )
+    allow_origin: list[str] = option(
+        SERVICE, [], help="Origin, such as https://app.example.org, whose pages may call the API. Repeatable."
+    )
+    token: str | None = option(SERVICE, None, envvar="MSDSCORE_TOKEN", help="Bearer token that clients must send.")
+    timeout: float = option(SERVICE, 60.0, min=1, help="Request timeout in seconds.")
+    drain: float = option(
+        SERVICE, 0.0, min=0, help="Seconds to go on after a signal to stop while /readyz answers 503, for proxies."
+    )
+    log_json: bool = option(SERVICE, False, "--log-json", help="Log JSON lines instead of text.")
+    max_batch: int = option(SPEED, 64, min=1, help="Maximum captions per batch.")
+    max_wait: float = option(SPEED, 5.0, min=0, help="Milliseconds to wait for other requests to batch with.")
+    max_queue: int = option(SPEED, 256, min=1, help="Maximum queued images; further requests get status 503.")
+    cache: int = option(SPEED, 256, min=0, help="Size of the embedding cache in MiB.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings(ServiceOptions):
+    """Settings of the service: its options, and limits that protect it; the defaults are safe on a laptop.
 
     >>> ServeSettings(host="0.0.0.0", token="a secret of 24 characters").port
     8000
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000  # 0: any free port
-    allow_hosts: tuple[str, ...] = ()  # host names of a reverse proxy
-    embed: tuple[str, ...] = ()  # origins whose pages may show the page in a frame
-    allow_origins: tuple[str, ...] = ()  # origins whose pages may call the API
-    token: str | None = None  # required from every caller if set
     max_connections: int = 512  # further ones are answered 503 and closed
     header_timeout: float = 10.0  # seconds for the headers of a request, counted from the connection
     body_timeout: float = 10.0  # seconds without a byte of an announced body
@@ -44,31 +65,13 @@ class ServeSettings:
     max_tokens: int = 20_000  # per caption, counted as its UTF-8 bytes: no tokenizer returns more tokens than bytes
     max_pixels: int = 50_000_000  # per image
     max_decoded: int = 150_000_000  # pixels in memory over all requests; further images wait
-    max_batch: int = 64  # captions per call of the encoder
-    max_wait: float = 0.005  # seconds that a request waits for others
-    max_queue: int = 256  # images that wait or are processed; further requests are answered 503
-    timeout: float = 60.0  # seconds per request
-    drain: float = 0.0  # seconds after a signal to stop in which /readyz answers 503 and requests are still accepted
-    log_json: bool = False  # log lines are JSON objects
-    cache: int = 256 << 20  # bytes of embeddings of images and captions
     max_stored: int = 64 << 20  # bytes of uploaded images; the oldest are dropped first
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type in ("int", int) and field.name not in ("port", "cache") and value < 1:
-                raise ConfigError(f"{field.name} must be at least 1, got {value}")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must be between 0 and 65535, got {self.port}")
-        for name in ("max_wait", "cache", "drain"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
-        if min(self.timeout, self.header_timeout, self.body_timeout) <= 0:
-            raise ConfigError("timeout, header_timeout and body_timeout must be above 0")
-        for name in self.allow_hosts:
+        for name in self.allow_host:
             if not _HOST_NAME.fullmatch(name.lower()):
-                raise ConfigError(f"allow_hosts: expected a host name such as msd.example.org, got {name[:80]!r}")
-        for name, origins in (("embed", self.embed), ("allow_origins", self.allow_origins)):
+                raise ConfigError(f"allow_host: expected a host name such as msd.example.org, got {name[:80]!r}")
+        for name, origins in (("embed", self.embed), ("allow_origin", self.allow_origin)):
             for origin in origins:
                 if not _ORIGIN.fullmatch(origin.lower()):
                     raise ConfigError(f"{name}: expected an origin such as http://localhost:8888, got {origin[:80]!r}")

@@ -97,7 +97,12 @@ export function changesOf(caption) {
   if (colour) {
     const other = words("blue green red pink").find((word) => word !== colour.word && !text.includes(word));
     changes.push({ kind: "another colour", ...put(text, colour.start, colour.end, other ?? "purple") });
-  } else if (best) changes.push({ kind: "a wrong colour", ...put(text, best.start, best.start, "purple ") });
+  } else if (best) {
+    // Before another adjective: “a purple wooden table”.
+    const phrase = new RegExp(`\\b${ARTICLE} (?!(?:${NUMBERS.join("|")}) )([\\w-]+ )$`, "i").exec(text.slice(0, best.start));
+    const start = best.start - (phrase?.[1].length ?? 0);
+    changes.push({ kind: "a wrong colour", ...put(text, start, start, "purple ") });
+  }
   const end = text.replace(/[\s.]+$/, "");
   const added = withArticle(" and a ", fresh.at(-1)) + fresh.at(-1);
   changes.push({ kind: "something added", text: end + added, start: end.length + 1, end: end.length + added.length });

@@ -58,14 +58,14 @@ function Card({ caption, place, shown }) {
 }
 
 const isProposed = ({ proposed, text }) => Boolean(proposed) && proposed === text;
-const PROPOSAL = "These are the most probable words of the image: describe it.";
+const PROPOSAL = "Proposed by the metric: describe the image in your words.";
 const WARNINGS = {
   "not English": "Not English: this encoder cannot read the caption, so it has no score.",
 };
 // The warnings that the headline does not name.
 const notesOf = ({ warnings = [], score }) =>
   score.match == null ? warnings : warnings.filter((text) => !store.withheldBy([text]).length);
-const warning = (text) => WARNINGS[text] ?? text[0].toUpperCase() + text.slice(1);
+const warning = (text) => WARNINGS[text] ?? `${text[0].toUpperCase()}${text.slice(1)}.`.replace(/([.?!])\.$/, "$1");
 
 function Tools({ caption, place }) {
   const compared = state.compared.includes(caption.id);

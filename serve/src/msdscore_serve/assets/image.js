@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from "./preact.js";
 import * as store from "./store.js";
 import * as draw from "./draw.js";
-import { meaning } from "./words.js";
+import { describes, meaning } from "./words.js";
 
 const { state, changed } = store;
 const LONGEST = 720;
@@ -155,7 +155,8 @@ function region(caption, number) {
 }
 
 function regionText(caption, number) {
-  const words = (caption.result.look.told_by[number] ?? []).map((word) => caption.result.words[word].text);
+  const { look, words: all } = caption.result;
+  const words = all.filter((_, word) => describes(look, word, number)).map(({ text }) => text);
   return words.length ? `This region is mentioned by: ${words.join(", ")}` : "No word mentions this region.";
 }
 

@@ -2,6 +2,12 @@
 import { html } from "./preact.js";
 import { state } from "./store.js";
 
+// Whether a word describes a patch: its attention is 1.5 times the uniform one.
+export function describes(look, word, patch) {
+  const spread = look.spreads?.[word];
+  return spread != null && spread[patch] > 1.5 / spread.length;
+}
+
 // Words keep their colours while another part of the text changes: the unchanged start and end still match.
 export function pieces(caption, shown) {
   const { text, result } = caption;
@@ -19,7 +25,7 @@ export function pieces(caption, shown) {
     if (word.end > head && !late) return;
     const [start, stop] = late ? [word.start + shift, word.end + shift] : [word.start, word.end];
     const look = result.look.words[number];
-    const patch = state.patch?.id === caption.id && result.look.told_by[state.patch.number]?.includes(number);
+    const patch = state.patch?.id === caption.id && describes(result.look, number, state.patch.number);
     const style = colours(look);
     const on = number === shown || patch;
     const kind = ["w", style && "tinted", !look.judged && "none", on && "on"].filter(Boolean).join(" ");
