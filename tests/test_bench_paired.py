@@ -228,6 +228,8 @@ def test_a_table_has_the_headline_by_default(crepe):
     assert head in short
     assert any(line.startswith(head) and "accuracy/replace_att" in line for line in every)
     assert any("more figures: --columns all" in line for line in short)
+    shown = screen_grids([read_result(crepe)])  # `bench` prints all figures, and has no such option
+    assert not any("--columns all" in note for grid in shown for note in grid.notes)
 
 
 def test_table_columns_and_output_file(crepe, tmp_path):

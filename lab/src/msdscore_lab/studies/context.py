@@ -65,9 +65,9 @@ class Study:
 
     Intermediate results are stored next to `output`, if there is one. `options` are passed to the benchmark's reader;
     a benchmark without `protocol` uses its first one. `samples` is the number of resamples per interval of a benchmark,
-    which is `expanded` or of plain percentiles,
-    `control` scores it with wrong images too. `progress(title)` is a context manager of a
-    function that is called with the finished and the total amount of work; `tell` prints a line for the user.
+    which is `expanded` or of plain percentiles, `control` scores it with wrong images too. `progress(title)` is a
+    context manager of a function that is called with the finished and the total amount of work; `tell` prints a line
+    for the user.
     """
 
     root: Path
@@ -128,11 +128,9 @@ class Study:
             raise InputError(f"expected one of {', '.join(benchmarks)} under {self.root}, found none")
         return names
 
-    def pairs(self, benchmark: str, subsets: Sequence[str] = ()) -> list[Pair]:
-        """Return at most `limit` random pairs of a benchmark (of the given subsets), in the order of the file."""
-        pairs = [item for item in self.items(benchmark) if isinstance(item, Pair)]
-        description = f" of the subsets {', '.join(subsets)}" if subsets else ""
-        return self.sample([pair for pair in pairs if not subsets or pair.subset in subsets], description)
+    def pairs(self, benchmark: str) -> list[Pair]:
+        """Return at most `limit` random pairs of a benchmark, in the order of the file."""
+        return self.sample([item for item in self.items(benchmark) if isinstance(item, Pair)])
 
     def sample(self, pairs: Sequence[Pair], description: str = "") -> list[Pair]:
         """Return at most `limit` random pairs in their original order; `description` is used in the error."""
@@ -150,15 +148,13 @@ class Study:
             raise InputError(f"expected at least 2 images with {captions} or more captions, got {len(entries)}")
         return entries
 
-    def plan(
-        self, benchmark: str, metrics: Sequence[str], *, options: Mapping[str, Any] = {}, **fields: Any
-    ) -> BenchmarkPlan:
+    def plan(self, benchmark: str, metrics: Sequence[str], **fields: Any) -> BenchmarkPlan:
         """Return the plan of a benchmark run; `fields` are other fields of `BenchmarkPlan`."""
         protocols = find_benchmark(benchmark).protocols
         defaults: dict[str, Any] = {
             "limit": self.limit, "seed": self.seed, "samples": self.samples, "control": self.control,
             "expanded": self.expanded,
-            "options": {**self.options, **options},
+            "options": self.options,
             "protocol": self.protocol if self.protocol in protocols else protocols[0],
         }  # fmt: skip
         return BenchmarkPlan(name=benchmark, root=self.folder(benchmark), metrics=tuple(metrics), **defaults | fields)

@@ -17,6 +17,7 @@ from msdscore_lab.benchmarks.results.result import MetricResult, Result
 
 NONE = "–"
 FEW_IMAGES, FEW_ITEMS = 20, 30
+_MORE = "more figures: --columns all"  # an option of `table`
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def screen_grids(results: Sequence[Result]) -> list[Grid]:
         rows = tuple((row[0].removeprefix("length alone "), *row[1:]) for row in grid.rows)
         figures = _figures_grid(group)
         if len(figures.rows) > 1:  # the notes are below the second grid
-            grids += [replace(grid, rows=rows, notes=()), replace(figures, notes=(*figures.notes, *grid.notes))]
+            notes = (note for note in grid.notes if not note.endswith(_MORE))
+            grids += [replace(grid, rows=rows, notes=()), replace(figures, notes=(*figures.notes, *notes))]
         else:
             grids.append(replace(grid, rows=rows))
     return grids
@@ -162,7 +164,7 @@ def _result_grid(results: Sequence[Result], *, every: bool) -> Grid:
         rows.append((first.length.label, *[NONE] * len(labels), *_cells(first.length, names)))
     head, *rest = (_figure_title(metrics, name) for name in names)
     columns = ("metric", *labels, head, *_BESIDES, *rest)
-    notes = [*_notes(results), *([f"{len(others)} more figures: --columns all"] if others and not every else [])]
+    notes = [*_notes(results), *([f"{len(others)} {_MORE}"] if others and not every else [])]
     title = f"{first.title}, {first.protocol} ({counted(first)} items, {first.images} images)"
     return Grid(title, columns, tuple(rows), tuple(notes), _best_cells(metrics, names, len(labels)))
 
