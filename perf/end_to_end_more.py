@@ -115,7 +115,8 @@ def workers_rate(folder, device, shards, output, count, **options):
     Also return the seconds until each worker has finished its first shard (start of processes, loading of encoders).
     The last shards are not counted either, to compensate for work that was done before the first measurement.
     """
-    from msdscore.run.shards import ShardJob, ShardOptions
+    from msdscore.run.folder import ShardJob
+    from msdscore.run.shards import ShardOptions
     from msdscore.run.workers import score_on_workers
     from msdscore.scoring.spec import ScorerSpec
 

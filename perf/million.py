@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from msdscore.io.shards import ShardFacts, write_shard
 from msdscore.rows.files import open_rows
+from msdscore.run.folder import Facts, write_shard
 from msdscore.run.rows import score_file
 from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
@@ -68,9 +68,7 @@ def write_random_scores(folder, rows):
             "similarity": noise.randn(count),
             "msd": noise.randn(count),
         }
-        facts = ShardFacts(
-            source=f"{number}.tar", fingerprint="", rows=count, failed=0, warned=0, signature="synthetic"
-        )
+        facts = Facts(source=f"{number}.tar", manifest={"signature": "synthetic"}, rows=count)
         write_shard(pa.table(columns), str(folder / f"{number:05d}.parquet"), facts)
 
 

@@ -106,7 +106,7 @@ def test_changed_input_or_settings_are_rejected(tmp_path):
     with pytest.raises(RunError, match=r"kappa \(20\.0, now 30\.0\)"):
         run(Scorer("toy", Paper(kappa=30.0)), path, output)
     path.write_text(path.read_text().replace("number 3", "number three"))
-    with pytest.raises(RunError, match="another input"):
+    with pytest.raises(RunError, match="its input was changed"):
         run(Scorer("toy"), path, output)
     assert run(Scorer("toy"), path, output, overwrite=True).rows == 40
 
@@ -554,7 +554,7 @@ def test_input_changed_during_a_run_is_rejected_and_parts_are_saved(tmp_path, mo
     with pytest.raises(RunError, match=r"rows\.jsonl: was changed or touched while"):
         run(Scorer("toy"), path, output, part_rows=8, progress=replace_once)
     assert not output.exists()
-    with pytest.raises(RunError, match="another input"):
+    with pytest.raises(RunError, match="its input was changed"):
         run(Scorer("toy"), path, output, part_rows=8)
     path.write_bytes(original)
     rest = CountingEncoder()

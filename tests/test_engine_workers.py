@@ -24,11 +24,11 @@ from command_line import invoke, msdscore
 from msdscore import __version__, threads
 from msdscore.encoders.cached import CacheSettings
 from msdscore.errors import ConfigError, RunError, UnknownNameError
-from msdscore.io.shards import read_facts
 from msdscore.run import shards as shards_of_run
 from msdscore.run import workers as workers_of_shards
+from msdscore.run.folder import ShardJob, ShardResult, read_facts
 from msdscore.run.ray_data import RayOptions
-from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker
+from msdscore.run.shards import ShardOptions, ShardWorker
 from msdscore.run.workers import default_workers, plan_jobs, score_jobs, score_on_workers, spec_of_worker
 from msdscore.scoring.spec import ScorerSpec
 from tar_shards import add, jpeg, write_tar

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import signal
 import sys
 import warnings
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from msdscore.encoders.cached import CacheSettings, CacheUse
-from msdscore.errors import ConfigError
+from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.spec import ScorerSpec
@@ -87,6 +88,12 @@ def actors():
             if "ShardActor" in " ".join(process.cmdline()) and process.uids().real == os.getuid():
                 found.append(process.pid)
     return found
+
+
+def sent_by(actor, batch):
+    """Return the one result that an actor sends for a batch of one job."""
+    (row,) = actor(batch).to_pylist()
+    return pickle.loads(row["result"])
 
 
 def kill_one(folder, before, there, ended):
@@ -164,12 +171,12 @@ def test_actor_reports_errors_of_scorer_and_shard(tmp_path):
 
     (job,) = plan_jobs([str(write_tar(tmp_path / "0.tar"))], str(tmp_path))
     batch = pa.table({"source": [job.source], "output": [job.output]})
-    (row,) = ShardActor(ScorerSpec(encoder="nosuch"), ShardOptions())(batch).to_pylist()
-    assert row["unusable"]
-    assert "unknown encoder 'nosuch'" in row["error"]
-    (row,) = ShardActor(TOY, "no options")(batch).to_pylist()
-    assert (row["unusable"], row["rows"]) == (False, 0)
-    assert "AttributeError" in row["error"]
+    error = sent_by(ShardActor(ScorerSpec(encoder="nosuch"), ShardOptions()), batch)
+    assert isinstance(error, UnknownNameError)
+    assert "unknown encoder 'nosuch'" in str(error)
+    result = sent_by(ShardActor(TOY, "no options"), batch)
+    assert result.rows == 0
+    assert "AttributeError" in result.error
     assert list(score_on_ray(TOY, [], ShardOptions())) == []
 
 
@@ -210,13 +217,13 @@ def test_relative_paths_are_resolved_by_the_driver(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "cluster")
     actor = ShardActor(TOY, ShardOptions(), folder=str(tmp_path / "driver"))
     batch = pa.Table.from_pylist([asdict(job) for job in jobs])
-    assert actor(batch).to_pylist()[0]["error"] is None
+    assert sent_by(actor, batch).error is None
     assert (tmp_path / "driver" / "scores" / "00000.parquet").exists()
     assert not list((tmp_path / "cluster").iterdir())
     lost = ShardActor(TOY, ShardOptions(), folder=str(tmp_path / "elsewhere"))
-    (row,) = lost(batch).to_pylist()
-    assert row["unusable"]
-    assert "a path relative to" in row["error"]
+    error = sent_by(lost, batch)
+    assert isinstance(error, ConfigError)
+    assert "a path relative to" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_finished_run_with_references_detects_other_images_and_references(scorer
     with pytest.raises(RunError, match="image files were changed"):
         scored_file(scorer, tmp_path, "ids.json")
     (tmp_path / "ids.json").write_text(json.dumps({"red": ["a green circle"]}))
-    with pytest.raises(RunError, match="another input"):
+    with pytest.raises(RunError, match="its input was changed"):
         scored_file(scorer, tmp_path, "ids.json")
 
 

@@ -23,7 +23,7 @@ from PIL import Image
 from command_line import msdscore
 from msdscore.errors import ConfigError, RunError
 from msdscore.io import stores
-from msdscore.io.shards import ShardFacts, read_facts, write_shard
+from msdscore.run.folder import Facts, read_facts, write_shard
 from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.rule import Quota, Rule
@@ -57,13 +57,10 @@ def numbers(count, seed):
 
 def shard(folder, number, *, signature="msd|enc:toy@1", source=None):
     table = pa.table(numbers(ROWS, number))
-    facts = ShardFacts(
+    facts = Facts(
         source=str(source or f"{number:05d}.tar"),
-        fingerprint=stores.mark(str(source)) if source else "x",
+        manifest={"input": stores.mark(str(source)) if source else "x", "signature": signature},
         rows=ROWS,
-        failed=0,
-        warned=0,
-        signature=signature,
     )
     write_shard(table, str(folder / f"{number:05d}.parquet"), facts)
     return table

@@ -74,9 +74,7 @@ class ModelOptions:
     change: list[str] = option(SCORING, [], "--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")
     encoder_option: list[str] = option(SCORING, [], help="Option of the encoder, e.g. long_text=cut. Repeatable.")
     revision: str | None = option(SCORING, None, help="Hub revision of the weights.")
-    verify: bool = option(
-        INPUT, False, "--verify", help="Hash all bytes of weights, shards and finished outputs, even of large files."
-    )
+    verify: bool = option(INPUT, False, "--verify", help="Hash all bytes of the weights, even of large files.")
     device: Device = "auto"
     dtype: Dtype = "auto"
     threads: int | None = option(

@@ -18,7 +18,8 @@ from msdscore.errors import CaptionError, ConfigError, shortened, unknown_name
 if TYPE_CHECKING:
     from msdscore.rows.files import ReferenceFile, RowSource
     from msdscore.rows.rules import ColumnNames
-    from msdscore.run.shards import ShardJob, ShardOptions, ShardResult
+    from msdscore.run.folder import ShardJob, ShardResult
+    from msdscore.run.shards import ShardOptions
     from msdscore.scoring.spec import ScorerSpec
 
 T = TypeVar("T")
@@ -322,7 +323,7 @@ def run_shards(
     workers: WorkerOptions,
 ) -> bool:
     """Score shards into a folder; return whether every row of every shard was scored."""
-    from msdscore.run.record import RunRecord
+    from msdscore.run.folder import RunRecord
     from msdscore.run.shards import ShardOptions
     from msdscore.run.workers import plan_jobs
 
@@ -334,9 +335,9 @@ def run_shards(
     how = ShardOptions(
         columns=names, images=None if rows.images is None else str(rows.images), copied=tuple(target.copy_column),
         worst=_WORST if target.worst_words is None else target.worst_words, retry=target.retry,
-        overwrite=target.overwrite, verify=spec.verify,
+        overwrite=target.overwrite,
     )  # fmt: skip
-    run = RunRecord(folder, jobs, spec, how, workers.part, workers.metrics)
+    run = RunRecord(folder, jobs, spec.to_dict(), how.recorded(), workers.part, workers.metrics)
     with stoppable(_STOPPED):
         try:
             with bar("shards") as show:

@@ -25,8 +25,6 @@ TEMPORARY = ".tmp"  # suffix of a file that is being written
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
 _POSITIVE = (1 << 63) - 1  # fits a signed 64-bit integer, in torch and in Arrow
 _BLOCK = 1 << 20
-_WHOLE = 4 << 30  # up to 4 GiB every byte is read (about one second per GiB), beyond it blocks are sampled
-_SAMPLES = 1024
 
 FileState: TypeAlias = tuple[int, int, int]  # inode, size and modification time
 
@@ -209,29 +207,18 @@ def absolute_path(path: str | Path) -> str:
 
 
 def file_key(path: Path) -> str:
-    """Return a hash of a file's content, 32 hexadecimal digits.
-
-    Files beyond 4 GiB are hashed by size, modification time and 1024 blocks spread over them, so that opening a
-    table of several hundred GiB takes a second and a rewritten file is still detected.
-    """
+    """Return a hash of a file's content, 32 hexadecimal digits."""
     return file_key_and_lines(path)[0]
 
 
-def file_key_and_lines(path: Path) -> tuple[str, int | None]:
-    """Return `file_key` and the number of lines, counted in the same pass; None beyond 4 GiB."""
-    status, lines, last = path.stat(), 0, b"\n"
-    digest = blake2b(b"%d\n" % status.st_size, digest_size=16)
+def file_key_and_lines(path: Path) -> tuple[str, int]:
+    """Return `file_key` and the number of lines, counted in the same pass."""
+    lines, last, digest = 0, b"\n", blake2b(digest_size=16)
     with path.open("rb", buffering=0) as file:
-        if status.st_size <= _WHOLE:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-                lines, last = lines + block.count(b"\n"), block[-1:]
-            return digest.hexdigest(), lines + (last != b"\n")
-        digest.update(b"%d\n" % status.st_mtime_ns)
-        for number in range(_SAMPLES):
-            file.seek((status.st_size - _BLOCK) * number // (_SAMPLES - 1))
-            digest.update(file.read(_BLOCK))
-    return digest.hexdigest(), None
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            lines, last = lines + block.count(b"\n"), block[-1:]
+    return digest.hexdigest(), lines + (last != b"\n")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape, glob
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from importlib import import_module
 from importlib.util import find_spec
 from io import SEEK_END
@@ -129,11 +129,11 @@ def parent(name: str) -> str:
     return base.rpartition("/")[0] + query if is_address(name) else str(Path(name).parent)
 
 
-def mark(name: str, *, verify: bool = False) -> str:
+def mark(name: str) -> str:
     """Return a mark of a file, `CONTENT@TIME`: a hash of its size and four blocks, and its modification time.
 
-    A store may have an ETag instead of the time. With `verify` a hash of all bytes follows, after a `#`. Of a web
-    server that only sends whole files, only the first block is read.
+    A store may have an ETag instead of the time. Of a web server that only sends whole files, only the first block is
+    read.
     """
     with _as_input_error(name):
         info: Mapping[str, Any] = {}
@@ -149,21 +149,17 @@ def mark(name: str, *, verify: bool = False) -> str:
                 for number in range(_BLOCKS):
                     file.seek(max(size - _BLOCK, 0) * number // (_BLOCKS - 1))
                     digest.update(file.read(_BLOCK))
-                file.seek(0)
-                whole = f"#{file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()}" if verify else ""
         except ValueError as error:
             if "range requests" not in str(error):
                 raise
             with fs.open(path, "rb", block_size=0) as stream:  # read from the beginning, as it arrives
                 digest = blake2b(b"%d\n" % (info.get("size") or 0), digest_size=16)
                 digest.update(stream.read(_BLOCK))
-                if verify or version == "-":
-                    while block := stream.read(_COMPARED):
-                        digest.update(block)
-                whole = ""
+                while version == "-" and (block := stream.read(_COMPARED)):
+                    digest.update(block)
         if not is_address(name):
             version = str(Path(name).stat().st_mtime_ns)
-        return f"{digest.hexdigest()}@{version}{whole}"
+        return f"{digest.hexdigest()}@{version}"
 
 
 @contextmanager
@@ -176,6 +172,14 @@ def reading(name: str) -> Iterator[Any]:
     fs, path = open_store(name)
     with fs.open(path, "rb", block_size=_BLOCK) as file:
         yield file
+
+
+def content(name: str) -> bytes | None:
+    """Return the bytes of a small file; None if it does not exist."""
+    if not exists(name):
+        return None
+    with reading(name) as file:
+        return bytes(file.read())
 
 
 @contextmanager

@@ -105,7 +105,12 @@ def _read_with(source: Source) -> Iterator[Path]:
     yield path
     if is_image_name(path) or path.is_dir():
         return
-    yield path.with_name(path.name + RUN_NOTES)
+    notes, scored = path.with_name(path.name + RUN_NOTES), None
+    yield notes
+    with suppress(OSError, RunError):
+        scored = load(notes).get("source")
+    if isinstance(scored, str):  # the input of a scored file
+        yield Path(scored)
     yield from image_tables(str(path))
     if path.suffix.lower() == ".tar":
         table, metadata = path.with_suffix(".parquet"), None
@@ -249,6 +254,8 @@ def check_manifest(owner: Path | str, old: Any, manifest: Mapping[str, Any]) -> 
     new = json.loads(dump(manifest))
     if old != new:
         key, before, now = next(_differences(old, new, ""))
+        if key == "input":
+            raise RunError(f"{owner}: its input was changed or touched after it was scored; {REMEDY}")
         raise RunError(f"{owner}: belongs to a run with another {key} ({before}, now {now}); {REMEDY}")
 
 

@@ -21,7 +21,6 @@ from msdscore.intervals import Interval, bootstrap_mean
 from msdscore.io.images import open_image
 from msdscore.io.targets import check_target, put
 from msdscore.report.results import HOW, Floats, Results, read_results, rows_with_images, standings
-from msdscore.rows.files import with_images
 from msdscore.rows.rules import Row
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def build(
 
     If none is passed, `default` is called with the signature of the file.
     """
-    check_target(output, (".html", ".htm"), inputs=with_images([source, options.rows], options.images))
+    check_target(output, (".html", ".htm"), inputs=[source, options.rows])
     if options.images is not None and not options.images.is_dir():
         raise InputError(f"{options.images}: no such folder of images")
     results = read_results(source)

@@ -12,7 +12,7 @@ from msdscore.errors import InputError
 from msdscore.forms.registry import facts_of, score_name
 from msdscore.intervals import Resampling, bootstrap_mean
 from msdscore.report.results import read_results, signature_of
-from msdscore.select.scores import run_facts
+from msdscore.run.folder import file_facts
 from msdscore.version import __version__
 
 PAPER_KEY = "kan2026msdscore"
@@ -112,7 +112,7 @@ def signatures_in(result: str) -> list[str]:
         raise InputError(
             f"{result}: no such file; expected an output of msdscore score, bench or study, or a signature"
         )
-    text = signature_of(path, signed=True) or run_facts(path).signed
+    text = signature_of(path, signed=True) or file_facts(path).signed
     signatures = text.split()  # scores of a benchmark have one per metric
     if not text and path.suffix.lower() == ".json" and path.stat().st_size <= _LARGEST:
         content = path.read_text(encoding="utf-8", errors="replace")

@@ -22,7 +22,8 @@ from msdscore.io.files import base_name
 from msdscore.rows.files import open_rows
 from msdscore.rows.formats import open_records
 from msdscore.rows.rules import IMAGE_NAMES, Row, first_of
-from msdscore.select.scores import open_scores, run_facts, shard_rows
+from msdscore.run.folder import file_facts
+from msdscore.select.scores import open_scores, shard_rows
 
 Floats = npt.NDArray[np.float64]
 HOW = Resampling(samples=500)  # enough for intervals on a screen; a page of 50,000 rows has 50 of them
@@ -64,13 +65,12 @@ class Results:
 
 def read_results(path: Path) -> Results:
     """Read a file that `msdscore score` wrote, or a folder of scored shards; rows of a folder have a column `shard`."""
-    run, files = run_facts(path), [path]
+    run, files = file_facts(path), [path]
     limits = run.verdict_at
     if path.is_dir():
         shards = open_scores([str(path)], path)  # in order, with one signature
         files = [shard.path for shard in shards]
-        facts = shards[0].facts
-        limits = limits if facts is None else tuple(facts.options.get("verdict_at", limits))
+        limits = limits if shards[0].facts is None else shards[0].facts.verdict_at
     rows, names = _read_rows(files, name_shards=path.is_dir())
     signature = signature_of(files[0]) or run.signature
     form = form_of(signature, names)
@@ -209,11 +209,11 @@ def scored_rows(
     They are read from the file `given`, else from the one that was scored if it has not changed (it has images
     stored as bytes, and paths relative to it), else from the scores themselves.
     """
-    run = run_facts(scored)
+    run = file_facts(scored)
     original = Path(run.source) if run.source not in ("", "-") and Path(run.source).exists() else None
     files = [given] if given else [scored] if images else [original, scored]
     for file in filter(None, files):
-        folder = images or (run.images if file == original and run.images and run.images.is_dir() else None)
+        folder = images or (run.folder if file == original and run.folder and run.folder.is_dir() else None)
         try:
             source = open_rows(file, images=folder, columns=run.columns)
         except InputError:  # a file whose rows name no image

@@ -1,19 +1,18 @@
 """Rows to score, from every input format, and reference captions from a file of their own."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from msdscore.errors import InputError, MSDScoreError, RunError, shortened
+from msdscore.errors import InputError, RunError, shortened
 from msdscore.io.arrow import pa
-from msdscore.io.files import file_key, file_state, is_address
+from msdscore.io.files import file_key, file_state
 from msdscore.io.images import from_cell
-from msdscore.io.targets import Source, file_in, load, run_files
-from msdscore.rows.formats import Records, has_input_suffix, open_records
+from msdscore.rows.formats import Records, open_records
 from msdscore.rows.images import ImageFinder, ImageNames
 from msdscore.rows.rules import (
     IMAGE_NAMES,
@@ -271,19 +270,3 @@ def open_rows(
         spooled.close()
         raise
     return rows
-
-
-def with_images(files: Iterable[Source], images: Path | None = None) -> Iterator[Source]:
-    """Yield files of rows, then the images of their rows, and those of the input of a scored file."""
-    for source in files:
-        yield source
-        if source is None or is_address(str(source)) or not has_input_suffix(file_in(source)):
-            continue
-        path, origin = file_in(source), None
-        with suppress(MSDScoreError, OSError):
-            noted = load(run_files(path)[0]).get("source")
-            origin = Path(noted) if isinstance(noted, str) and noted != "-" and Path(noted).is_file() else None
-        yield origin
-        for file in filter(None, (path, origin)):
-            with suppress(MSDScoreError, OSError), open_rows(file, images=images) as rows:
-                yield from (row.image for row in rows.read() if isinstance(row.image, str))

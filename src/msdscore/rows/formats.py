@@ -231,7 +231,7 @@ class Delimited(Records):
     def fingerprint(self) -> str:
         """Return a hash of the content, and count the lines below the header."""
         key, lines = file_key_and_lines(self.path)
-        self.total = None if lines is None else max(lines - 1, 0)
+        self.total = max(lines - 1, 0)
         return key
 
     def read(self) -> Iterator[Record]:
@@ -397,29 +397,36 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
         )
     module, reader_name = _READERS[kind]
     reader: Callable[[Path], Records] = getattr(import_module(f"{__package__}.{module}"), reader_name)
-    if name == "-" and sys.stdin is None:
-        raise InputError("-: standard input is closed; expected JSON lines there")
-    if name == "-":
-        try:
-            return reader(_spool(sys.stdin.buffer, until, lines=kind in _LINES))
-        except InputError as error:
-            raise InputError(f"-: standard input {error}") from error
     codec = CODECS.get(path.suffix.lower())
-    if codec:
-        try:
-            with pa.OSFile(name) as packed, pa.CompressedInputStream(packed, codec) as stream:
-                path = _spool(stream, until, most=max(_MAX_BYTES, _MAX_RATIO * path.stat().st_size))
-        except InputError as error:
-            raise InputError(f"{shortened(name)}: {error}") from error
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(f"{path}: cannot be decompressed as {codec} ({one_line(error)})") from error
-    elif not path.is_file():
-        try:
-            with path.open("rb") as pipe:
-                path = _spool(pipe, until, lines=kind in _LINES)
-        except InputError as error:
-            raise InputError(f"{shortened(name)}: {error}") from error
-    return reader(path)
+    if name != "-" and codec is None and path.is_file():
+        return reader(path)
+    label = "-: standard input" if name == "-" else f"{shortened(name)}:"
+    try:
+        with _opened(name, codec) as stream:
+            most = max(_MAX_BYTES, _MAX_RATIO * path.stat().st_size) if codec else None
+            spooled = _spool(stream, until, most, lines=kind in _LINES)
+    except InputError as error:
+        raise InputError(f"{label} {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            f"{label} cannot be {f'decompressed as {codec}' if codec else 'read'} ({one_line(error)})"
+        ) from error
+    return reader(spooled)
+
+
+@contextmanager
+def _opened(name: str, codec: str | None) -> Iterator[Any]:
+    """Open standard input, a compressed file or a pipe."""
+    if name == "-":
+        if sys.stdin is None:
+            raise InputError("is closed; expected JSON lines there")
+        yield sys.stdin.buffer
+    elif codec is None:
+        with Path(name).open("rb") as pipe:
+            yield pipe
+    else:
+        with pa.OSFile(name) as packed, pa.CompressedInputStream(packed, codec) as stream:
+            yield stream
 
 
 def _spool(stream: Any, until: ExitStack, most: int | None = None, *, lines: bool = False) -> Path:

@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from hashlib import blake2b
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from msdscore.core.evidence import VERDICT_AT, verdict
+from msdscore.errors import RunError, shortened
 from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.registry import COLUMNS, number_columns
@@ -143,6 +145,15 @@ def images_of(rows: Iterable[Row]) -> str:
         while window := list(islice(stream, FIRST_ROWS)):
             files.states(window)
     return files.fingerprint
+
+
+def check_images(output: Path | str, before: str, rows: Iterable[Row]) -> None:
+    """Raise `RunError` unless the image files of all rows have the fingerprint of a finished output."""
+    if images_of(rows) != before:
+        raise RunError(
+            f"{shortened(str(output))}: image files were changed after they were scored; pass --overwrite to score "
+            "them again"
+        )
 
 
 def score_missing(

@@ -3,8 +3,9 @@
 import faulthandler
 import logging
 import os
+import pickle
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -12,23 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.core.arrays import gpu_count
-from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, one_line, require, shortened
 from msdscore.io.arrow import pa
 from msdscore.io.files import is_address
-from msdscore.run.shards import ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
+from msdscore.run.folder import ShardJob, ShardResult
+from msdscore.run.shards import ShardOptions, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
 
 _BLOCKS = 10_000  # maximum number of blocks that Ray tracks
-_COLUMNS = pa.schema(
-    [
-        *((name, pa.string()) for name in ("source", "output", "signature", "error")),
-        *((name, pa.int64()) for name in ("rows", "failed", "warned")),
-        *((name, pa.bool_()) for name in ("fresh", "unusable")),
-        ("reasons", pa.list_(pa.string())),
-        ("cache", pa.list_(pa.int64())),
-    ]
-)
 # Of Ray Data. On a busy machine, an actor that was started may be given up before it runs (Ray 2.60).
 _SETTINGS = {"enable_progress_bars": False, "max_errored_blocks": -1, "max_consecutive_actor_init_deaths": 3}
 
@@ -85,16 +77,14 @@ def score_on_ray(
                     f"an actor asks for {how.cpus:g} cores and {gpus:g} GPUs, and this machine has {present_cpus:g} "
                     f"and {present_gpus:g}; ask for less, or join a cluster with --address"
                 )
-        rows = _rows(ray, spec, jobs, options, how) if jobs else iter(())
+        results = _results(ray, spec, jobs, options, how) if jobs else iter(())
         while True:
             with _no_native_output():
-                row = next(rows, None)
-            if row is None:
+                result = next(results, None)
+            if result is None:
                 break
-            waiting.pop(row["output"], None)
-            values = {name: value for name, value in row.items() if name != "unusable"}
-            cache = None if row["cache"] is None else CacheUse(*row["cache"])
-            yield ShardResult(**{**values, "reasons": tuple(row["reasons"]), "cache": cache})
+            waiting.pop(result.output, None)
+            yield result
     finally:
         if started:
             with _no_native_output():
@@ -148,10 +138,10 @@ def _connect(ray: Any, address: str | None) -> bool:
     return not joined
 
 
-def _rows(
+def _results(
     ray: Any, spec: ScorerSpec, jobs: Sequence[ShardJob], options: ShardOptions, how: RayOptions
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the results of all shards as rows of `_COLUMNS`, as they are done."""
+) -> Iterator[ShardResult]:
+    """Yield the results of all shards as they are done."""
     gpus = _gpus(ray, spec, how)
     if spec.decoders is None:  # an actor may use the cores that it requested, although it sees all
         spec = replace(spec, decoders=max(1, int(how.cpus)) if gpus else 0)
@@ -178,9 +168,10 @@ def _rows(
             num_gpus=gpus,
         )
         for row in scored.iter_rows():
-            if row["unusable"]:
-                raise ConfigError(f"no shard can be scored on the cluster: {row['error']}")
-            yield row
+            result = pickle.loads(row["result"])
+            if isinstance(result, MSDScoreError):
+                raise ConfigError(f"no shard can be scored on the cluster: {result}") from result
+            yield result
 
 
 def _try_counter(ray: Any, most: int) -> Any:
@@ -249,10 +240,12 @@ class ShardActor:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the results of a batch of jobs."""
-        return pa.Table.from_pylist([self._row(ShardJob(**job)) for job in batch.to_pylist()], schema=_COLUMNS)
+        results = [self._result(ShardJob(**job)) for job in batch.to_pylist()]
+        return pa.table({"result": [pickle.dumps(result) for result in results]})
 
-    def _row(self, job: ShardJob) -> dict[str, Any]:
-        unusable, folder = False, self._folder
+    def _result(self, job: ShardJob) -> ShardResult | MSDScoreError:
+        """Return the result of a shard, or why no shard can be scored."""
+        folder = self._folder
         relative = [name for name in (job.source, job.output) if not is_address(name) and not Path(name).is_absolute()]
         try:
             if folder is not None and relative and not Path(folder).is_dir():  # they would be other files
@@ -261,22 +254,19 @@ class ShardActor:
                     f"{socket.gethostname()}; give whole paths of a shared disk, or addresses"
                 )
             if not self._may_try(job):
-                result = _lost(job, "was lost every time that it was tried")
-            else:
-                if self._time_limit is not None:  # then the process exits, even if it hangs outside of Python
-                    faulthandler.dump_traceback_later(self._time_limit, exit=True)
-                try:
-                    result = self._worker(job)
-                finally:
-                    if self._time_limit is not None:
-                        faulthandler.cancel_dump_traceback_later()
-        except MSDScoreError as error:  # no shard can be scored
-            result, unusable = ShardResult(job.source, job.output, error=str(error)), True
+                return _lost(job, "was lost every time that it was tried")
+            if self._time_limit is not None:  # then the process exits, even if it hangs outside of Python
+                faulthandler.dump_traceback_later(self._time_limit, exit=True)
+            try:
+                return self._worker(job)
+            finally:
+                if self._time_limit is not None:
+                    faulthandler.cancel_dump_traceback_later()
+        except MSDScoreError as error:
+            return error
         except Exception as error:  # noqa: BLE001, Ray would silently drop the block
             reason = f"{job.source}: {type(error).__name__}: {one_line(error)}"
-            result = ShardResult(job.source, job.output, error=reason)
-        cache = None if result.cache is None else list(asdict(result.cache).values())
-        return asdict(result) | {"reasons": list(result.reasons), "unusable": unusable, "cache": cache}
+            return ShardResult(job.source, job.output, error=reason)
 
 
 def _lost(job: ShardJob, how: str) -> ShardResult:

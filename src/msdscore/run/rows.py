@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from msdscore.core.evidence import limits_text
 from msdscore.encoders.cached import CacheUse
-from msdscore.errors import ConfigError, RunError, missing_extra
+from msdscore.errors import ConfigError, missing_extra
 from msdscore.forms import references
 from msdscore.forms.registry import COLUMNS
 from msdscore.forms.registry import added as added_columns
@@ -28,13 +26,23 @@ from msdscore.io.tables import (
     without_formulas,
     write_json,
 )
-from msdscore.io.targets import check_manifest, refuse_inputs, run_files
+from msdscore.io.targets import check_manifest, run_files
 from msdscore.rows.files import RowSource
 from msdscore.rows.rules import Row
-from msdscore.run.parts import OBJECTS, PART_BATCHES, WORST, Merged, Plan, ToTable, images_of, joined, score_missing
+from msdscore.run.parts import (
+    OBJECTS,
+    PART_BATCHES,
+    WORST,
+    Merged,
+    Plan,
+    ToTable,
+    check_images,
+    images_of,
+    joined,
+    score_missing,
+)
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Scores
-from msdscore.scoring.rows import finish, score_rows
+from msdscore.scoring.rows import finish, score_all
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
@@ -154,21 +162,9 @@ def _score_in_memory(
     The output and the record of the run are those of a run in parts.
     """
     finished_run(output, manifest)  # raises if the output belongs to another run
-    plan = Plan(source.read(), part_rows=PART_BATCHES * pipeline.batch_size)
-    read, parts, done = list[Row](), list[Scores](), 0
-
-    def planned() -> Iterator[Row]:
-        for part in plan:
-            read.extend(part.rows)
-            yield from part.rows
-
-    for scores in score_rows(pipeline, planned(), worst=how.worst):
-        parts.append(scores)
-        done += len(scores)
-        progress(done, max(plan.count, source.total or 0))
-    order = sorted(range(len(read)), key=lambda at: read[at].index)
-    rows, scores = [read[at] for at in order], finish(Scores.join(parts), pipeline.form)
-    scores = scores[np.array(order, dtype=np.int64)]
+    rows = list(source.read())
+    images = images_of(rows)
+    scores = finish(score_all(pipeline, rows, worst=how.worst, progress=progress), pipeline.form)
     names = list(added_columns(pipeline.form, references=references.NAMES[0] in scores.columns))
     if how.worst:
         names.insert(names.index("warnings"), WORST)
@@ -189,7 +185,7 @@ def _score_in_memory(
         "rows": len(rows), "failed": len(failed), "reasons": failed[:REASONS], "warned": len(warned),
         "warnings": warned[:REASONS],
     }  # fmt: skip
-    record_run(output, manifest, counts, _notes(source, plan.images, record, new_names, scores.signature))
+    record_run(output, manifest, counts, _notes(source, images, record, new_names, scores.signature))
     return ScoredFile(
         **asdict(Summary.of(counts)), scored=sum(row.error is None for row in rows), earlier=0,
         signature=scores.signature, renamed=new_names, cache=pipeline.cache_use,
@@ -216,17 +212,13 @@ def _prepare_output(source: RowSource, output: Path, how: RunOptions) -> None:
     if how.excel_safe and output.suffix.lower() not in (".csv", ".tsv"):
         raise ConfigError(f"{output}: --excel-safe is for outputs that spreadsheets open; expected .csv or .tsv")
     if how.overwrite:
-        images = (row.image for row in source.read() if isinstance(row.image, str))
-        refuse_inputs([output, *run_files(output)], images)
         discard(output)
 
 
 def _finished(source: RowSource, output: Path, notes: Mapping[str, Any]) -> ScoredFile:
     """Return the summary of a finished run; raise `RunError` if image files have changed since."""
-    if notes.get("images") and images_of(source.read()) != notes["images"]:
-        raise RunError(
-            f"{output}: image files were changed after they were scored; pass --overwrite to score them again"
-        )
+    if notes.get("images"):
+        check_images(output, notes["images"], source.read())
     drop_parts(run_files(output)[1])
     summary, signature = Summary.of(notes), notes.get("signed", notes["manifest"]["signature"])
     new_names = notes.get("renamed", {})

@@ -11,20 +11,18 @@ from typing import Any
 
 from msdscore import threads
 from msdscore.core.arrays import is_gpu, torch_part
-from msdscore.core.evidence import VERDICT_AT
-from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, shortened, unknown_name
 from msdscore.forms.registry import COLUMNS
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc
 from msdscore.io.files import image_tables, is_address
 from msdscore.io.runs import Run, drop_parts, hidden_parts, open_parts
-from msdscore.io.shards import ShardFacts, claim_folder, is_intact, read_facts, write_shard
 from msdscore.io.tables import table_from_columns
-from msdscore.io.targets import REMEDY, is_same_file, refuse_inputs
+from msdscore.io.targets import check_manifest, is_same_file, refuse_inputs
 from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames, Row, first_of
-from msdscore.run.parts import PART_BATCHES, WORST, Merged, Plan, images_of, joined, score_missing
+from msdscore.run.folder import Facts, ShardJob, ShardResult, claim_folder, is_intact, read_facts, write_shard
+from msdscore.run.parts import PART_BATCHES, WORST, Merged, Plan, check_images, joined, score_missing
 from msdscore.run.rows import renamed
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.spec import ScorerSpec
@@ -55,7 +53,6 @@ class ShardOptions:
     worst: int = 3  # least supported words per caption
     retry: bool = False
     overwrite: bool = False
-    verify: bool = False  # identify inputs and finished outputs by all their bytes
 
     def __post_init__(self) -> None:
         if self.worst < 0:
@@ -65,25 +62,6 @@ class ShardOptions:
         """Return the options that change the content of a score shard, which records them."""
         copied = list(self.copied)
         return {"columns": asdict(self.columns), "images": self.images, "copied": copied, "worst": self.worst}
-
-
-@dataclass(frozen=True, slots=True)
-class ShardResult:
-    """Outcome of one shard; a `fresh` one was scored by this call, one with an `error` could not be scored at all.
-
-    `cache` has the statistics of a cache on disk.
-    """
-
-    source: str
-    output: str
-    rows: int = 0
-    failed: int = 0
-    warned: int = 0
-    fresh: bool = False
-    signature: str = ""
-    reasons: tuple[str, ...] = ()
-    error: str | None = None
-    cache: CacheUse | None = None
 
 
 def score_shard(
@@ -110,26 +88,25 @@ def score_shard(
     how, name, target = options or ShardOptions(), str(source), str(output)
     # The same for every worker on every device.
     record = replace(scorer, device="auto").record() if isinstance(scorer, ScorerSpec) else None
-    fingerprint = _fingerprint(name, target, how)
+    reading = {"input": _fingerprint(name, target, how), **how.recorded()}
     refuse_inputs([Path(target)], [name])  # the shard and its metadata table
     facts = None if how.overwrite else read_facts(target)
-    is_finished = facts is not None and not (how.retry and facts.failed) and is_intact(target, verify=how.verify)
-    finished = facts if is_finished else None
-    if finished is not None:
-        _refuse_changed(finished, name, target, fingerprint, how)
-        if record is not None and finished.spec == record:
-            return _finished(finished, target)
+    is_finished = facts is not None and not (how.retry and facts.failed) and is_intact(target)
+    read = partial(_read, name, how)
+    if facts is not None and is_finished and record is not None and facts.spec == record:
+        check_manifest(shortened(target), {option: facts.manifest.get(option) for option in reading}, reading)
+        return _finished(facts, target, read)
     pipeline = scorer if isinstance(scorer, Pipeline) else build() if build else scorer.build()
-    if facts is not None and facts.signature != pipeline.signature:
-        raise RunError(f"{shortened(target)}: has scores of {facts.signature}, not of {pipeline.signature}; {REMEDY}")
-    if facts is not None and tuple(facts.options.get("verdict_at", VERDICT_AT)) != pipeline.verdict_at:
-        raise RunError(f"{shortened(target)}: was scored with other limits of verdicts; pass --overwrite")
-    if finished is not None:
-        return _finished(finished, target)
-    before = pipeline.cache_use
+    scoring = scorer_manifest(pipeline)
+    manifest, before = {**reading, **scoring}, pipeline.cache_use
+    if facts is not None:
+        compared = manifest if is_finished else scoring  # an unfinished shard may have another input
+        check_manifest(shortened(target), {option: facts.manifest.get(option) for option in compared}, compared)
+        if is_finished:
+            return _finished(facts, target, read)
     with ExitStack() as stack:
-        rows = _read(name, how, stack, ahead=is_gpu(pipeline.encoder.device) and os.name == "posix")
-        run = stack.enter_context(open_parts(target, _manifest(pipeline, fingerprint, how), again=how.overwrite))
+        rows = read(stack, ahead=is_gpu(pipeline.encoder.device) and os.name == "posix")
+        run = stack.enter_context(open_parts(target, manifest, again=how.overwrite))
         plan = Plan(
             watch(rows) if watch else rows,
             part_rows=PART_BATCHES * pipeline.batch_size, window_rows=WINDOW_ROWS,
@@ -137,25 +114,29 @@ def score_shard(
         # Reads all rows, and writes each part as soon as it is scored.
         score_missing(run, pipeline, plan, partial(input_columns, copied=how.copied), worst=how.worst, retry=how.retry)
         table = shard_table(run, pipeline)
-        if _fingerprint(name, target, how) != fingerprint:
+        if _fingerprint(name, target, how) != reading["input"]:
             raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
         reasons = table["error"].drop_null().to_pylist()
-        facts = ShardFacts(
+        facts = Facts(
             source=name,
-            fingerprint=fingerprint,
+            manifest=manifest,
             images=plan.images,
             rows=len(table),
             failed=len(reasons),
             warned=pc.sum(pc.greater(pc.list_value_length(table["warnings"]), 0)).as_py() or 0,
-            signature=pipeline.signature,
             spec=record,
-            options={**how.recorded(), "verdict_at": list(pipeline.verdict_at)},
             reasons=tuple(reasons[:_REASONS]),
         )
         write_shard(table, target, facts)
         run.remove()
     use = pipeline.cache_use
     return replace(_result(facts, target, fresh=True), cache=None if use is None else use.since(before))
+
+
+def scorer_manifest(pipeline: Pipeline) -> dict[str, Any]:
+    """Return everything about a scorer that must be the same in all shards of a folder."""
+    limits = {"limits": asdict(pipeline.limits), "verdict_at": list(pipeline.verdict_at)}
+    return {"signature": pipeline.signature, **limits}
 
 
 def input_columns(rows: Sequence[Row], *, copied: Sequence[str] = ()) -> pa.Table:
@@ -185,46 +166,20 @@ def shard_table(run: Run, pipeline: Pipeline) -> pa.Table:
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _manifest(pipeline: Pipeline, fingerprint: str, how: ShardOptions) -> dict[str, Any]:
-    """Return everything that must be the same to reuse the parts of an interrupted shard."""
-    limits = {"limits": asdict(pipeline.limits), "verdict_at": list(pipeline.verdict_at)}
-    return {"input": fingerprint, "signature": pipeline.signature, **how.recorded(), **limits}
-
-
 def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
     """Return marks of a shard, of its metadata table (if that is not the output) and of its tables of images."""
-    marks = [stores.mark(name, verify=how.verify)]  # first: an error names the shard
+    marks = [stores.mark(name)]  # first: an error names the shard
     metadata = stores.metadata_table(name)
     tables = [] if metadata is None or is_same_file(Path(target), metadata) else [metadata]
     tables += map(str, image_tables(name)) if how.images is None else ()
-    return "+".join([*marks, *(stores.mark(table, verify=how.verify) for table in tables)])
+    return "+".join([*marks, *(stores.mark(table) for table in tables)])
 
 
-def _refuse_changed(facts: ShardFacts, name: str, target: str, fingerprint: str, how: ShardOptions) -> None:
-    """Raise if the input of a finished shard, or an option of reading it, has changed."""
-    again = "pass --overwrite to score it again"
-    before, now = facts.fingerprint.split("+"), fingerprint.split("+")
-    if len(before) != len(now) or not all(map(_is_same_input, before, now)):
-        raise RunError(
-            f"{shortened(name)}: was changed or touched after {shortened(target)} was scored from it; {again}"
-        )
-    for option, value in how.recorded().items():
-        if facts.options.get(option) != value:
-            raise RunError(f"{shortened(target)}: was scored with other {option}; {again}")
+def _finished(facts: Facts, target: str, read: Callable[[ExitStack], Iterator[Row]]) -> ShardResult:
+    """Return the result of a finished shard; raise `RunError` if image files have changed since."""
     if facts.images:
         with ExitStack() as stack:
-            if images_of(_read(name, how, stack)) != facts.images:
-                raise RunError(f"{shortened(target)}: image files were changed after they were scored; {again}")
-
-
-def _is_same_input(before: str, now: str) -> bool:
-    """Return whether two marks are of the same bytes; if both have hashes, the time does not matter."""
-    (state, _, whole), (state_now, _, whole_now) = before.partition("#"), now.partition("#")
-    return whole == whole_now if whole and whole_now else state == state_now
-
-
-def _finished(facts: ShardFacts, target: str) -> ShardResult:
-    """Return the result of a finished shard."""
+            check_images(target, facts.images, read(stack))
     if not is_address(target):
         drop_parts(hidden_parts(Path(target)))  # left by a crash at the very end
     return _result(facts, target, fresh=False)
@@ -252,7 +207,7 @@ def _read(name: str, how: ShardOptions, until: ExitStack, *, ahead: bool = False
     return rows
 
 
-def check_copied(jobs: "Sequence[ShardJob]", how: ShardOptions) -> None:
+def check_copied(jobs: Sequence[ShardJob], how: ShardOptions) -> None:
     """Raise if the first shard lacks a column to copy, before anything is written.
 
     A shard that cannot be read here, and a remote one, is left to the worker that scores it.
@@ -263,17 +218,9 @@ def check_copied(jobs: "Sequence[ShardJob]", how: ShardOptions) -> None:
                 _read(job.source, how, stack)
 
 
-def _result(facts: ShardFacts, target: str, *, fresh: bool) -> ShardResult:
+def _result(facts: Facts, target: str, *, fresh: bool) -> ShardResult:
     names = ("source", "rows", "failed", "warned", "signature", "reasons")
     return ShardResult(output=target, fresh=fresh, **{name: getattr(facts, name) for name in names})
-
-
-@dataclass(frozen=True, slots=True)
-class ShardJob:
-    """An input shard and the file of its scores."""
-
-    source: str
-    output: str
 
 
 @dataclass
@@ -310,8 +257,7 @@ class ShardWorker:
         try:
             if self._built is None:
                 pipeline = self.spec.build()
-                limits = asdict(pipeline.limits)
-                manifest = {"signature": pipeline.signature, "limits": limits, **self.options.recorded()}
+                manifest = scorer_manifest(pipeline) | self.options.recorded()
                 claim_folder(folder, manifest, overwrite=self.options.overwrite)
                 self._built = pipeline.sharing(self.at_once)
         except MSDScoreError as error:

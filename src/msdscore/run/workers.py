@@ -27,7 +27,8 @@ from msdscore.io.files import is_address
 from msdscore.io.stores import expand_all, score_names
 from msdscore.io.targets import refuse_inputs
 from msdscore.rows.rules import Row
-from msdscore.run.shards import THREADS, ShardJob, ShardOptions, ShardResult, ShardWorker, check_copied
+from msdscore.run.folder import ShardJob, ShardResult
+from msdscore.run.shards import THREADS, ShardOptions, ShardWorker, check_copied
 from msdscore.scoring.spec import ScorerSpec
 
 TRIES = 3  # of a shard whose worker dies

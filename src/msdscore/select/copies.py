@@ -2,7 +2,7 @@
 
 import json
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -13,10 +13,10 @@ from msdscore.errors import InputError, shortened
 from msdscore.forms.registry import COLUMNS
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import TarImage
-from msdscore.io.shards import SIGNATURE_KEY
 from msdscore.rows.formats import ParquetTable
-from msdscore.rows.rules import ColumnNames, Row, first_of
+from msdscore.rows.rules import Row, first_of
 from msdscore.rows.tars import CAPTION_LISTS, sample_key
+from msdscore.run.folder import SIGNATURE_KEY
 from msdscore.run.parts import WORST
 from msdscore.run.rows import renamed
 from msdscore.select.scores import Positions, ScoreFile, parquet_rows, rows_at
@@ -85,8 +85,7 @@ def _source_rows(file: ScoreFile, source: Path, rows: Positions) -> tuple[str, P
         InputError: the file has another caption at one of the positions.
     """
     assert file.facts is not None
-    names: Mapping[str, str | None] = file.facts.options.get("columns", {})
-    caption = ColumnNames(**names).find("caption", pq.read_schema(source).names)
+    caption = file.facts.columns.find("caption", pq.read_schema(source).names)
     if caption is None:
         raise InputError(f"{shortened(str(source))}: no longer has a caption column; score the file again")
     known = dict(zip(rows.tolist(), file.texts("caption", rows), strict=True))

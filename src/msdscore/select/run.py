@@ -21,10 +21,9 @@ from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import base_name, is_address, split_query
-from msdscore.io.shards import SIGNATURE_KEY, missing_scores
 from msdscore.io.targets import REMEDY, check_target, is_standard_output, refuse_inputs
-from msdscore.rows.files import with_images
 from msdscore.rows.tars import SHARED_KEY
+from msdscore.run.folder import SIGNATURE_KEY, missing_scores
 from msdscore.select.copies import copy_rows, copy_samples, write_sample_scores
 from msdscore.select.rule import Rule, ScoreTable, Survey, choose, quoted, survey
 from msdscore.select.scores import UID, ScoreFile, open_scores, parquet_rows, scored_source
@@ -119,7 +118,7 @@ def _check_output(output: str, files: Sequence[ScoreFile]) -> None:
         known = ", ".join(SUFFIXES)
         raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {known}, or a folder for shards")
     if local:
-        check_target(Path(output), SUFFIXES, inputs=with_images(file.name for file in files))
+        check_target(Path(output), SUFFIXES, inputs=[file.name for file in files])
         refuse_inputs([Path(output)], [file.source for file in files if not is_address(file.source)])
 
 
@@ -310,10 +309,8 @@ def _notes(names: list[str], table: ScoreTable, rule: Rule) -> bytes:
 
 def _claim(folder: str, names: list[str], content: bytes, *, overwrite: bool) -> None:
     """Write the notes of a selection to its folder; raise if it has shards of another one, or remove them."""
-    notes, before = stores.join(folder, NOTES), b""
-    if stores.exists(notes):
-        with stores.reading(notes) as file:
-            before = file.read()
+    notes = stores.join(folder, NOTES)
+    before = stores.content(notes) or b""
     if before == content:
         return
     suffixes = {".parquet", *(_suffix(name) for name in names)}  # a tar has a table of its scores

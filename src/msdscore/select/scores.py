@@ -1,11 +1,9 @@
 """Files of scores (score shards, folders of them, outputs of `msdscore score`), and the shards that were scored."""
 
-import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from glob import escape
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -13,17 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.evidence import VERDICT_AT
 from msdscore.errors import ConfigError, InputError, MSDScoreError, RowError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
-from msdscore.io.files import TarImage, base_name, is_address, split_query
-from msdscore.io.shards import SIGNATURE_KEY, ShardFacts, shard_facts
+from msdscore.io.files import TarImage, is_address, split_query
 from msdscore.io.tables import as_text
-from msdscore.io.targets import RUN_NOTES
 from msdscore.rows.files import open_rows
 from msdscore.rows.formats import open_records
-from msdscore.rows.rules import ColumnNames, Row
+from msdscore.rows.rules import Row
+from msdscore.run.folder import SIGNATURE_KEY, Facts, file_facts, shard_facts
 
 KEY_NAMES = ("key", "id")
 UID = "uid"
@@ -46,7 +42,7 @@ class ScoreFile:
     schema: pa.Schema
     source: str
     signature: str
-    facts: ShardFacts | None
+    facts: Facts | None
 
     @property
     def key_name(self) -> str:
@@ -75,37 +71,6 @@ def parquet_rows(
             if end > first:
                 yield batch.take(pa.array(rows[first:end] - start))
             start += len(batch)
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """Run metadata of a scored file; empty if there is none."""
-
-    signature: str = ""
-    signed: str = ""  # the signature with the number of references
-    columns: ColumnNames = field(default_factory=ColumnNames)
-    source: str = ""  # the file that was scored, as it was named; - for standard input
-    images: Path | None = None  # the folder of images that it was scored with
-    fingerprint: str = ""  # of its content
-    verdict_at: tuple[float, float] = VERDICT_AT  # limits of its verdicts
-
-
-def run_facts(path: Path) -> RunFacts:
-    """Read the run metadata next to a scored file."""
-    try:
-        notes = json.loads(path.with_name(path.name + RUN_NOTES).read_text(encoding="utf-8"))
-        manifest = notes["manifest"]
-        return RunFacts(
-            signature=str(manifest["signature"]),
-            signed=str(notes.get("signed", manifest["signature"])),
-            columns=ColumnNames(**manifest.get("columns", {})),
-            source=str(notes.get("source") or ""),
-            images=Path(manifest["images"]) if manifest.get("images") else None,
-            fingerprint=manifest.get("input", ""),
-            verdict_at=tuple(manifest.get("verdict_at", VERDICT_AT)),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return RunFacts()
 
 
 def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
@@ -138,21 +103,12 @@ def open_scores(names: Sequence[str], folder: Path) -> list[ScoreFile]:
 
 def _expanded(name: str) -> Iterator[tuple[str, bool]]:
     """Yield the files of a name or pattern, and whether to skip files other than score shards, as in a folder."""
-    local = None if is_address(name) else Path(name)
-    is_folder = local is not None and local.is_dir()
-    if local is not None and local.is_file():  # whatever characters are in its name
-        yield name, False
-    elif not is_folder and "{" in name:
-        for path in stores.expand(name):
-            yield from _expanded(path)
-    elif not is_folder and "*" in name:
-        yield from ((path, False) for path in stores.matching(name))
-    elif not is_folder and (local is not None or _is_parquet(name)):
-        yield name, False
-    else:
-        for path in stores.matching(stores.join(escape(name) if is_folder else name, "*.parquet")):
-            if not base_name(path).startswith("."):
-                yield path, True
+    is_folder = not is_address(name) and Path(name).is_dir()
+    for path in [name] if is_folder else stores.expand(name):
+        if Path(path).is_dir() or (is_address(path) and not _is_parquet(path)):
+            yield from ((file, True) for file in stores.in_folder(path, "*.parquet"))
+        else:
+            yield path, False
 
 
 def _opened(name: str, copy: Path) -> ScoreFile:
@@ -170,7 +126,7 @@ def _opened(name: str, copy: Path) -> ScoreFile:
         raise InputError(f"{shortened(name)}: no such file") from error
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{shortened(name)}: cannot be read as Parquet ({error})") from error
-    source = run_facts(Path(name)).source or name if facts is None else facts.source
+    source = file_facts(Path(name)).source or name if facts is None else facts.source
     signature = (schema.metadata or {}).get(SIGNATURE_KEY, b"").decode()
     return ScoreFile(name, path, metadata.num_rows, schema, source, signature, facts)
 
@@ -187,7 +143,7 @@ def _from_text(name: str, copy: Path) -> ScoreFile:
                 texts = [{column: as_text(row.get(column)) or None for column in names} for row in batch]
                 writer.write_table(pa.Table.from_pylist(texts, schema))
                 count += len(batch)
-    run = run_facts(Path(name))
+    run = file_facts(Path(name))
     return ScoreFile(name, copy, count, schema, run.source or name, run.signature, facts=None)
 
 
@@ -196,7 +152,7 @@ def _is_parquet(name: str) -> bool:
 
 
 @contextmanager
-def scored_source(facts: ShardFacts, copy: str | None = None) -> Iterator[Path]:
+def scored_source(facts: Facts, copy: str | None = None) -> Iterator[Path]:
     """Provide a local path to the shard that was scored, or to a copy of it.
 
     Raises:
@@ -217,9 +173,7 @@ def scored_source(facts: ShardFacts, copy: str | None = None) -> Iterator[Path]:
         raise InputError(f"{shortened(source)}: the scored {kind} does not exist; {hint}") from error
 
 
-def shard_rows(
-    facts: ShardFacts, known: Known, *, copy: str | None = None, images: Path | None = None
-) -> dict[int, Row]:
+def shard_rows(facts: Facts, known: Known, *, copy: str | None = None, images: Path | None = None) -> dict[int, Row]:
     """Return the rows of a scored shard at these positions; if it cannot be read, all have the error.
 
     `copy` is another location of the shard, `images` another folder of its images.
@@ -237,15 +191,14 @@ def shard_rows(
         return {index: Row(None, "", None, None, "", {}, error=RowError(reason), index=index) for index in known}
 
 
-def rows_at(facts: ShardFacts, path: Path, known: Known, *, images: Path | None = None) -> Iterator[Row]:
+def rows_at(facts: Facts, path: Path, known: Known, *, images: Path | None = None) -> Iterator[Row]:
     """Yield the rows of a shard at these positions, with their images.
 
     Raises:
         InputError: the shard has another key or caption at one of the positions.
     """
-    left, kind, options = dict(known), "tar" if facts.is_of_tar else "file", facts.options
-    names = ColumnNames(**options.get("columns", {}))
-    with open_rows(path, images=images or options.get("images"), columns=names, hashed=False) as source:
+    left, kind = dict(known), "tar" if facts.is_of_tar else "file"
+    with open_rows(path, images=images or facts.folder, columns=facts.columns, hashed=False) as source:
         for row in source.read_at(known):
             key, caption = left.pop(row.index)
             is_other = None not in (caption, row.caption) and row.caption != caption

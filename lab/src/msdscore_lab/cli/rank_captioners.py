@@ -62,7 +62,6 @@ def rank_captioners(
 
     from msdscore.intervals import Resampling
     from msdscore.io.targets import MARK, check_target, is_standard_output, put_all
-    from msdscore.rows.files import with_images
     from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
     from msdscore_lab.captioners.contest import read_contest
     from msdscore_lab.captioners.page import ranking_page
@@ -74,9 +73,8 @@ def rank_captioners(
     suffix = "" if output is None else output.suffix.lower()
     style, printed = chosen.style or SUFFIXES.get(suffix, ""), output is not None and is_standard_output(output)
     if output is not None:
-        inputs = with_images([*files, chosen.rows], chosen.images)
         side = [] if suffix in SUFFIXES else [output.with_suffix(".json")]
-        check_target(output, (".html", ".htm", *SUFFIXES), inputs=inputs, side=side)
+        check_target(output, (".html", ".htm", *SUFFIXES), inputs=[*files, chosen.rows], side=side)
     files, use = scored_files(files, scorer.spec(batch), images=chosen.images)
     if use is not None:
         tell(f"scored {len(files)} files: {use}")
