@@ -287,9 +287,11 @@ def _reject_shards(workers: WorkerOptions, sources: Sequence[str]) -> None:
     """Raise for several shards or options of shards if the output is not a folder."""
     several = False
     if len(sources) > 1 or not Path(sources[0]).is_file():
-        from msdscore.io.stores import expand, is_shard
+        from msdscore.io.stores import expand
+        from msdscore.rows.formats import has_input_suffix
 
-        several = is_shard(sources[0]) and (any(map(is_shard, sources[1:])) or len(expand(sources[0])) > 1)
+        is_rows = has_input_suffix(sources[0])
+        several = is_rows and (any(map(has_input_suffix, sources[1:])) or len(expand(sources[0])) > 1)
     if several or workers != WorkerOptions(decoders=workers.decoders):
         raise ConfigError("shards are scored into a folder; pass one: -o DIR (without a suffix)")
 

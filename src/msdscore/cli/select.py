@@ -78,12 +78,11 @@ def select(
     number of files. Rows that could not be scored are dropped. Ties are resolved in favour of the first rows.
     """
     from msdscore.io.targets import check_target, is_standard_output, put, refuse_existing
-    from msdscore.rows.files import with_images
     from msdscore.select.run import select as run
 
     rule = chosen.rule()
     if report is not None:
-        check_target(report, (".html", ".htm"), inputs=with_images([*scores, output]))
+        check_target(report, (".html", ".htm"), inputs=[*scores, output])
         # The page of a finished selection is compared; the same command may run twice.
         refuse_existing([] if overwrite or Path(output).exists() else [report])
     with stoppable("stopped; finished shards remain, and nothing else is written"), bar("selecting") as bar_of:

@@ -26,7 +26,7 @@ from msdscore.errors import (
     require,
     shortened,
 )
-from msdscore.io.files import TEMPORARY, base_name, is_address, replacing, split_query, stem, without_compression
+from msdscore.io.files import TEMPORARY, base_name, is_address, replacing, split_query, stem
 
 FileSystem: TypeAlias = Any  # an fsspec file system; fsspec has no types
 _WEB = ("http://", "https://")
@@ -36,7 +36,6 @@ _COMPARED = 1 << 20  # bytes of two files that are compared at once
 _BLOCKS = 4  # of a file, hashed for its mark
 # Object stores write objects atomically; elsewhere a rename is needed.
 _ATOMIC_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"})
-SUFFIXES = (".tar", ".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
 STALLED = 60.0  # seconds without data after which a download from a web server is given up
 _BRACES = re.compile(r"\{([^{}]*)\}")
 MAX_SHARDS = 1_000_000  # limit for one pattern
@@ -354,12 +353,3 @@ def score_names(shards: Sequence[str]) -> list[str]:
                 f"{shortened(other)} and {shortened(shard)} would both become {name}; score them into two folders"
             )
     return list(shard_of)
-
-
-def is_shard(name: str) -> bool:
-    """Whether a name looks like a shard or a shard pattern.
-
-    >>> is_shard("a/{00000..00009}.tar"), is_shard("a dog runs.")
-    (True, False)
-    """
-    return without_compression(Path(base_name(name))).suffix.lower() in SUFFIXES

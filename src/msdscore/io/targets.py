@@ -181,11 +181,9 @@ def put_all(
 
 def is_run_notes(path: Path) -> bool:
     """Whether a file is the metadata of a run."""
-    try:
-        head = path.read_bytes()[:_MARKED].lstrip()
-    except OSError:
-        return False
-    return head.startswith(b"{") and b'"manifest"' in head
+    with suppress(RunError):
+        return read_notes(path) is not None
+    return False
 
 
 def is_same_file(path: Path, source: Source) -> bool:
@@ -243,8 +241,7 @@ def read_notes(path: Path) -> dict[str, Any] | None:
         notes = load(path)
     except (RunError, OSError):
         notes = {}
-    # Runs of earlier versions wrote no mark; their files are recognised by their fields.
-    if notes.items() >= MADE_BY.items() or (isinstance(notes.get("manifest"), dict) and "bytes" in notes):
+    if notes.items() >= MADE_BY.items():
         return notes
     raise RunError(f"{path}: was not written by msdscore; move it away or choose another -o")
 

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from msdscore.errors import InputError, RunError, one_line, shortened
 from msdscore.io.arrow import pa, pc, pq, python_rows
-from msdscore.io.files import CODECS, file_key, file_key_and_lines, without_compression
+from msdscore.io.files import CODECS, base_name, file_key, file_key_and_lines, without_compression
 
 # Format -> the module in this folder and the class that reads it; imported when such an input is opened.
 _READERS = {
@@ -361,13 +361,13 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def has_input_suffix(path: Path) -> bool:
-    """Whether a file has the suffix of an input format.
+def has_input_suffix(name: str | Path) -> bool:
+    """Whether a file, an address or a pattern of shards has the suffix of an input format.
 
-    >>> has_input_suffix(Path("rows.csv.gz")), has_input_suffix(Path("notes.txt"))
-    (True, False)
+    >>> has_input_suffix("rows.csv.gz"), has_input_suffix("s3://b/{00..09}.tar"), has_input_suffix("a dog runs.")
+    (True, True, False)
     """
-    return without_compression(path).suffix.lower().removeprefix(".") in _READERS
+    return without_compression(Path(base_name(str(name)))).suffix.lower().removeprefix(".") in _READERS
 
 
 def open_records(source: str | Path, *, format: str | None, until: ExitStack) -> Records:  # noqa: A002, the user's word
