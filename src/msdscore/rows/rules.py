@@ -173,10 +173,6 @@ class RowMaker:
             shared = shared._replace(set=set)
         if captions is None:
             made = [_with_caption(shared, cell, name) if name else self._without_caption(shared, values)]
-        elif not self.copied:
-            shared = shared if shared.set else shared._replace(set=f"list {number}")
-            texts = captions or [None]
-            made = [_with_caption(shared, text, f"{name}[{at}]" if captions else name) for at, text in enumerate(texts)]
         else:
             made = self._listed(shared, captions, number, name)
         made = [row._replace(index=self._index + at) for at, row in enumerate(made)]

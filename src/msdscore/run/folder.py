@@ -145,7 +145,7 @@ def file_facts(path: Path) -> Facts:
             signed=str(notes.get("signed", notes["manifest"]["signature"])),
         )
         _ = facts.columns, facts.folder, facts.verdict_at
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Facts()
     return facts
 
