@@ -513,14 +513,16 @@ def test_changed_parquet_file_is_rejected(parquets):
     assert "is not the file that was scored; score it again" in msdscore(*command).stderr
     facts = read_facts(str(parquets / "scores/00000.parquet"))
     scores = pq.read_table(parquets / "scores/00000.parquet")
-    known = replace(facts, fingerprint=stores.mark(str(path)))  # as if the fingerprint did not detect the change
+    known = replace(
+        facts, manifest={**facts.manifest, "input": stores.mark(str(path))}
+    )  # as if the fingerprint did not detect the change
     write_shard(scores.replace_schema_metadata(None), str(parquets / "scores/00000.parquet"), known)
     assert "row 0 does not have the caption that was scored" in msdscore(*command, "--overwrite").stderr
     pq.write_table(pq.read_table(path).rename_columns(["uid", "image", "other", "width"]), path)
     write_shard(
         scores.replace_schema_metadata(None),
         str(parquets / "scores/00000.parquet"),
-        replace(facts, fingerprint=stores.mark(str(path))),
+        replace(facts, manifest={**facts.manifest, "input": stores.mark(str(path))}),
     )
     assert "no longer has a caption column" in msdscore(*command, "--overwrite").stderr
     path.unlink()
