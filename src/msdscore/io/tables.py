@@ -102,6 +102,9 @@ def json_value(value: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, default=json_value, allow_nan=False)
+
+
 def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
     # Arrow does not infer uint64 for integers of 2⁶³ and more.
     has_floats = any(type(value) is float for value in values)
@@ -240,8 +243,7 @@ def jsonl_lines(table: pa.Table | JsonRows) -> Iterator[str]:
     >>> list(jsonl_lines(pa.table({"a": ["é", None], "b": [1.5, math.nan]})))
     ['{"a": "é", "b": 1.5}', '{"a": null, "b": null}']
     """
-    added = _finite(table.added if isinstance(table, JsonRows) else table)
-    lines = (json.dumps(row, ensure_ascii=False, default=json_value, allow_nan=False) for row in _rows(added))
+    lines = map(json_line, _rows(table.added if isinstance(table, JsonRows) else table))
     if not isinstance(table, JsonRows):
         yield from lines
         return
@@ -255,7 +257,10 @@ def json_line(values: Mapping[str, Any]) -> str:
     >>> json_line({"a": "é", "b": [math.nan]})
     '{"a": "é", "b": [null]}'
     """
-    return json.dumps(_finite_value(values), ensure_ascii=False, default=json_value, allow_nan=False)
+    try:
+        return _JSON.encode(values)
+    except ValueError:  # rarely: most values are finite
+        return _JSON.encode(_finite_value(values))
 
 
 def csv_lines(table: pa.Table, delimiter: str = ",") -> Iterator[str]:
@@ -269,14 +274,12 @@ def csv_lines(table: pa.Table, delimiter: str = ",") -> Iterator[str]:
         yield delimiter.join(map(_csv_field, row.values())) or '""'
 
 
-def without_formulas(table: pa.Table | JsonRows) -> pa.Table | JsonRows:
+def without_formulas(table: pa.Table) -> pa.Table:
     """Prefix names and text that a spreadsheet would evaluate with ', as OWASP advises.
 
     >>> without_formulas(pa.table({"a": ["=1+1", "a - b", None]})).to_pydict()
     {'a': ["'=1+1", 'a - b', None]}
     """
-    if isinstance(table, JsonRows):
-        return table
     names = [f"'{name}" if name.startswith(_FORMULA) else name for name in table.column_names]
     columns = table.columns
     for number, column in enumerate(columns):
@@ -298,17 +301,6 @@ def _csv_field(value: Any) -> str:
     if text and _QUOTED.isdisjoint(text) and text == text.strip():
         return text
     return '"' + (text or "").replace('"', '""') + '"'
-
-
-def _finite(table: pa.Table) -> pa.Table:
-    for index, entry in enumerate(table.schema):
-        column = table.column(index)
-        if pa.types.is_floating(entry.type):
-            column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, entry.type))
-        elif pa.types.is_nested(entry.type):
-            column = pa.chunked_array([_finite_value(column.to_pylist())], type=entry.type)
-        table = table.set_column(index, entry, column)
-    return table
 
 
 def _finite_value(value: Any) -> Any:
