@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -20,7 +19,7 @@ import numpy as np
 from msdscore.errors import ConfigError, InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pq
-from msdscore.io.files import base_name, is_address, split_query
+from msdscore.io.files import base_name, fingerprint, is_address, split_query
 from msdscore.io.targets import REMEDY, check_target, is_standard_output, refuse_inputs
 from msdscore.rows.tars import SHARED_KEY
 from msdscore.run.folder import SIGNATURE_KEY, missing_scores
@@ -292,16 +291,13 @@ def _parent(name: str) -> str:
 
 def _notes(names: list[str], table: ScoreTable, rule: Rule) -> bytes:
     """Return the rule and the scores of a selection as JSON: equal for equal selections."""
-    digest = blake2b(digest_size=16)
-    for file in table.files:
-        digest.update(f"{file.name}\n{file.rows}\n{file.signature}\n".encode("utf-8", "surrogatepass"))
-        digest.update(b"" if file.facts is None else file.facts.fingerprint.encode())
+    scores = [(file.name, file.rows, file.signature, file.facts and file.facts.fingerprint) for file in table.files]
     quota = None if rule.keep is None else str(rule.keep.count or rule.keep.share)
     selection = {
         "rule": {name: value for name, value in (asdict(rule) | {"keep": quota}).items() if name != "without" or value},
         "signature": table.signature,
         "files": len(table.files),
-        "scores": digest.hexdigest(),
+        "scores": fingerprint(*map(repr, scores)),
         "shards": sorted(names),
     }
     return (json.dumps(selection, ensure_ascii=False, indent=1) + "\n").encode()
