@@ -16,7 +16,6 @@ from msdscore.rows.formats import (
     Records,
     RepeatedNameError,
     may_escape_surrogate,
-    not_finite,
     object_record,
     shallow,
     valid_text,
@@ -70,8 +69,7 @@ class JsonDocument(Records):
                     raise InputError(f"two images have the id {shortened(key)} ({both}); expected each id once")
             for annotation in _section(file, "annotations"):
                 name = names.get(str(annotation.get("image_id")))
-                values = annotation if name is None else {"file_name": name, **annotation}
-                yield Record(values, warning=not_finite(annotation))
+                yield Record(annotation if name is None else {"file_name": name, **annotation})
             return
         else:
             file.seek(0)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import shutil
 import stat
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from msdscore.errors import InputError, RunError, one_line, shortened
-from msdscore.io.arrow import pa, pc, pq, python_rows
+from msdscore.io.arrow import pa, pq, python_rows
 from msdscore.io.files import CODECS, base_name, file_key, file_key_and_lines, without_compression
 
 # Format -> the module in this folder and the class that reads it; imported when such an input is opened.
@@ -108,19 +107,6 @@ class RepeatedNameError(ValueError):
     """A JSON object has two values under one name."""
 
 
-def not_finite(values: dict[str, Any]) -> str | None:
-    """Return a warning if values are, or contain, NaN or an infinity."""
-    odd = [name for name, value in values.items() if type(value) is not str and _is_not_finite(value)]
-    names = ", ".join(map(shortened, odd))
-    return f"{names} contains NaN or Infinity, which is not JSON; a JSON output has null there" if names else None
-
-
-def _is_not_finite(value: Any) -> bool:
-    if isinstance(value, dict | list):
-        return any(map(_is_not_finite, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, float) and not math.isfinite(value)
-
-
 def shallow(values: dict[str, Any]) -> dict[str, Any]:
     """Convert values nested more than `DEEPEST` levels to JSON text, since tables do not support them.
 
@@ -173,25 +159,30 @@ class JsonLines(Records):
             for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), start=1):
                 content = line.removeprefix(_BOM) if number == 1 else line
                 if content.strip():
-                    yield _json_record(content, f"line {number}")
+                    yield _line_record(content, f"line {number}")
                 while len(line) >= LONGEST and not line.endswith(b"\n"):
                     line = file.readline(LONGEST)  # the rest of a line that is too long
 
 
-def _json_record(line: bytes, where: str) -> Record:
+def _line_record(line: bytes, where: str) -> Record:
     if len(line) > LONGEST:
         return Record(error=f"{where}: {TOO_LONG}")
     try:
-        text = line.rstrip().decode("utf-8")
-        value = JSON.decode(text)
+        return json_record(line.rstrip().decode("utf-8"), where)
     except UnicodeDecodeError:
         return Record(error=f"{where}: not valid UTF-8")
+
+
+def json_record(text: str, where: str) -> Record:
+    """Build the record of one JSON object in a text of its own; `where` names it in errors."""
+    try:
+        value = JSON.decode(text)
     except json.JSONDecodeError as error:
         return Record(error=f"{where}: not valid JSON ({error.msg.removesuffix(' at')} at column {error.colno})")
     except RepeatedNameError as error:
         return Record(error=f"{where}: {error}")
     except (ValueError, RecursionError) as error:
-        return Record(error=f"{where}: not usable JSON ({error})")
+        return Record(error=f"{where}: not usable JSON ({shortened(str(error))})")
     return object_record(value, where, text)
 
 
@@ -205,7 +196,7 @@ def object_record(value: Any, where: str, text: str) -> Record:
         return Record(error=f"{where}: not usable JSON (lists or objects within each other, too deep)")
     if may_escape_surrogate(text) and (clean := valid_text(value)) != value:
         return Record(clean, error=f"{where}: {SURROGATE}")
-    return Record(value, warning=not_finite(value))
+    return Record(value)
 
 
 def may_escape_surrogate(text: str) -> bool:
@@ -330,17 +321,7 @@ def _records(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[R
     for batch in batches:
         for start in range(0, batch.num_rows, _SLICE):
             table = pa.Table.from_batches([batch.slice(start, _SLICE)])
-            # Tables mark missing numbers with NaN.
-            is_odd = any(map(_has_infinity, table.columns))
-            for values in _python(table.cast(schema)):
-                yield _NOT_TEXT if values is None else Record(values, warning=not_finite(values) if is_odd else None)
-
-
-def _has_infinity(column: pa.ChunkedArray) -> bool:
-    """Whether numbers, or lists of them, contain an infinity."""
-    while pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        column = pc.list_flatten(column)
-    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_inf(column)).as_py())
+            yield from (_NOT_TEXT if values is None else Record(values) for values in _python(table.cast(schema)))
 
 
 def _python(table: pa.Table) -> list[Any]:

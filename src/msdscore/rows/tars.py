@@ -19,7 +19,7 @@ from msdscore.errors import InputError, shortened
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import IMAGE_ENDINGS, TarImage, file_state
 from msdscore.io.stores import mark
-from msdscore.rows.formats import JSON, Record, Records, RepeatedNameError, shallow, valid_text
+from msdscore.rows.formats import Record, Records, json_record, valid_text
 from msdscore.rows.rules import CAPTION_NAMES, first_of
 
 TEXT_ENDINGS = ("txt", "caption", "text")
@@ -134,16 +134,8 @@ def _json_values(sample: TarSample) -> tuple[dict[str, Any], str | None]:
     text = next((text for ending, text in sample.texts if ending == "json"), None)
     if text is None:
         return {}, sample.error
-    try:
-        values = JSON.decode(text)
-        values = shallow(values) if isinstance(values, dict) else values
-    except RepeatedNameError as error:
-        return {}, f"{sample.key}.json: {error}"
-    except (ValueError, RecursionError) as error:
-        return {}, f"{sample.key}.json: not valid JSON ({shortened(str(error))})"
-    if not isinstance(values, dict):
-        return {}, f"{sample.key}.json: expected an object, got {type(values).__name__}"
-    return valid_text(values), sample.error
+    record = json_record(text, f"{sample.key}.json")
+    return record.values, record.error or sample.error
 
 
 def read_samples(path: Path, text_endings: tuple[str, ...]) -> Iterator[TarSample]:
