@@ -183,7 +183,7 @@ def test_existing_output_is_not_replaced(tmp_path):
     assert path.read_text() == "a\n1\n"
     write_table(other, path, overwrite=True)
     assert path.read_text() == "a\n2\n"
-    (tmp_path / "out.csv.run.json").write_text('{"manifest": {}}')
+    (tmp_path / "out.csv.run.json").write_text('{"made_by": "msdscore", "manifest": {}}')
     with pytest.raises(RunError, match=r"out\.csv: is the output"):
         write_table(other, path)
     write_table(other, path, overwrite=True)

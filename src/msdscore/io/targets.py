@@ -107,7 +107,7 @@ def _read_with(source: Source) -> Iterator[Path]:
         return
     notes, scored = path.with_name(path.name + RUN_NOTES), None
     yield notes
-    with suppress(OSError, RunError):
+    with suppress(OSError, ValueError, RunError):
         scored = load(notes).get("source")
     if isinstance(scored, str):  # the input of a scored file
         yield Path(scored)
