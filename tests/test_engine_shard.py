@@ -560,7 +560,9 @@ def test_edited_scores_of_equal_length_are_scored_again(tmp_path):
     score_shard(TOY, source, output)
     whole = output.read_bytes()
     assert not score_shard(TOY, source, output).fresh
-    output.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    first = pq.read_metadata(output).row_group(0).column(0)
+    last = (first.dictionary_page_offset or first.data_page_offset) + first.total_compressed_size - 1
+    output.write_bytes(whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :])
     assert score_shard(TOY, source, output).fresh
     assert output.read_bytes() == whole
 

@@ -111,7 +111,7 @@ def test_interrupted_run_resumes(tmp_path):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"input": "abd"}, "its input was changed"),
+        ({"input": "abd"}, "its input was changed or touched after it was scored"),
         ({"config": {"kappa": 25.0, "preset": "short"}}, r"another config\.kappa \(20\.0, now 25\.0\)"),
         ({"config": {"kappa": 20.0}}, r'another config\.preset \("short", now nothing\)'),
         ({"new": [1]}, r"another new \(nothing, now \[1\]\)"),
