@@ -7,7 +7,7 @@ import pytest
 from bench_sets import make_sugarcrepe
 from coloured_pairs import two_coloured
 from command_line import invoke
-from msdscore.cli import listings, progress
+from msdscore.cli import progress
 from msdscore.cli.progress import log_lines
 from msdscore.errors import shortened
 from msdscore_lab.benchmarks.results.grids import Grid
@@ -102,7 +102,7 @@ def test_progress_bar_without_a_terminal_logs_unless_quiet(capsys, monkeypatch):
 def test_names_in_a_narrow_table_are_not_wrapped_and_other_columns_are(terminal, capsys):
     terminal(44)
     row = {"name": "a-very-long-name-of-30-letters", "some_text": "several words in a column", "size": 12_000_000}
-    listings.rows_table([row], ("name", "some_text", "size"))
+    progress.rows_table([row], ("name", "some_text", "size"))
     lines = capsys.readouterr().out.splitlines()
     assert any(row["name"] in line for line in lines)
     assert len(lines) > 2
@@ -110,7 +110,7 @@ def test_names_in_a_narrow_table_are_not_wrapped_and_other_columns_are(terminal,
 
 
 def test_fields_without_a_value_are_left_out(capsys):
-    listings.fields_table({"name": "x", "none": None, "flag": False, "items": ["a", "b"], "parameters": 999_999})
+    progress.fields_table({"name": "x", "none": None, "flag": False, "items": ["a", "b"], "parameters": 999_999})
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert printed == [["name", "x"], ["flag", "False"], ["items", "a,", "b"], ["parameters", "999999"]]
 

@@ -23,8 +23,7 @@ from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS, Graph, OnnxEncoder
 from msdscore.encoders.registry import find_row
-from msdscore.errors import ConfigError, MissingExtraError, WeightsError
-from msdscore.installation import install_line
+from msdscore.errors import ConfigError, MissingExtraError, WeightsError, install_line
 from msdscore.scoring.bank import content_digest
 from msdscore.text.words import STOP_WORDS, content_tokens
 from msdscore_torch.aligned import lite2

@@ -19,7 +19,7 @@ from msdscore import ConfigError, Scorer
 from msdscore.cli.explain import coloured
 from msdscore.core.evidence import LENGTHS, ZERO
 from msdscore.encoders.registry import load_encoder
-from msdscore.explain.figure import sheet_pixels
+from msdscore.explain.figure import figure_pixels
 from msdscore.explain.html import explanation_page, snippet, summary
 from msdscore.explain.look import DARK, css, legend, spans, tooltip, waterfall, waterfall_span, word_colour, word_limit
 from msdscore.explain.maps import maps_of
@@ -319,7 +319,7 @@ def test_all_backends_have_the_same_colours(explained):
         assert back in explanation_page((item,))
         red, green, blue = bytes.fromhex(back[1:])
         assert f"48;2;{red};{green};{blue}" in screen.file.getvalue()
-    drawn = {bytes(pixel).hex() for pixel in sheet_pixels([item]).reshape(-1, 3)}
+    drawn = {bytes(pixel).hex() for pixel in figure_pixels([item]).reshape(-1, 3)}
     assert {back[1:] for back in backs} <= drawn
 
 

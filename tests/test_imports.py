@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from msdscore.installation import install_line
+from msdscore.errors import install_line
 
 
 def test_no_circular_imports():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from msdscore import MissingExtraError
-from msdscore.installation import install_line
+from msdscore.errors import install_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "integrations"
 NEEDS = {

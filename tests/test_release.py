@@ -155,7 +155,7 @@ def test_citation_matches_the_paper():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     paper = citation["preferred-citation"]
     assert (paper["year"], paper["url"]) == (2026, "https://arxiv.org/abs/2605.06080")
-    bib = (ROOT / "src/msdscore/report/assets/citations.bib").read_text(encoding="utf-8")
+    bib = (ROOT / "lab/src/msdscore_lab/citations.bib").read_text(encoding="utf-8")
     for author in paper["authors"]:
         assert f"{author['family-names']}, {author['given-names']}" in bib
     assert paper["title"].partition(": ")[2] in bib

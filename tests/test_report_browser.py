@@ -268,12 +268,15 @@ def test_tiles_count_and_filter_rows_and_match_is_a_percentage(browser, calibrat
     assert max(widths) == widths[1]
 
 
-def test_leaderboard_states_significance(browser, calibrated):
-    open_page(browser, calibrated(0.2)[0])
-    assert text(browser, "#verdict") == "two is the best: significantly ahead of one on 48 images."
-    open_page(browser, calibrated(0.0)[0])
-    assert text(browser, "#verdict").startswith("Too close to call: no significant difference between ")
-    assert text(browser, "#verdict").endswith(" on 48 images.")
+def test_captioners_are_listed_by_their_means_with_intervals(browser, calibrated):
+    path, match = calibrated(0.2)
+    open_page(browser, path)
+    rows = browser.run("return [...document.querySelectorAll('#captioners tbody tr')].map(r => r.innerText)")
+    means = {"one": match[:48].mean(), "two": match[48:].mean()}
+    assert [row.split()[:2] for row in rows] == [["two", "48"], ["one", "48"]]
+    for row in rows:
+        assert f"{100 * means[row.split()[0]]:.0f}" in row
+    assert "msdscore rank-captioners" in text(browser, "#captioners")
 
 
 def explained_page(folder):

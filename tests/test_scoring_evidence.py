@@ -316,8 +316,6 @@ def test_similarity_is_the_cosine_and_negation_a_separate_column(bank):
     assert score.similarity == pytest.approx(cosine, abs=1e-6)
     assert score.negation == pytest.approx(max(cosine, 0.0) / 2)  # two of four content words are negated
     assert scorer.score(make_image(), "a red square").negation == 0.0
-    shown = f"{cosine:.3f} - {score.negation:.3f} + " if cosine > 0 else f"{cosine:.3f} + "
-    assert scorer.form.equation(score).startswith(shown)
     assert ("negation" in [name for name, *_ in scorer.form.parts(score)]) == (cosine > 0)
 
 

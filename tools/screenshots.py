@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from browser import Browser, chromium  # type: ignore[import-not-found]  # noqa: E402
 from msdscore import Scorer, sample_image  # noqa: E402
+from msdscore.explain.explanation import encoded  # noqa: E402
 from msdscore.report import demo  # noqa: E402
 from serving import served  # type: ignore[import-not-found]  # noqa: E402
 
@@ -78,7 +79,7 @@ def main() -> None:
             write(browser, "demo")
             browser.view(*DESK)
     figure = scorer.explain(sample_image("cat"), CAT)
-    save(BytesIO(figure._repr_png_() or b""), "why-cat", width=DESK[0])
+    save(BytesIO(encoded(figure.items, "png")), "why-cat", width=DESK[0])
 
 
 def write(browser: Browser, name: str) -> None:

@@ -15,9 +15,13 @@ Messages state the expected value, the actual value, and the remedy.
 """
 
 import difflib
+import shlex
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
+
+_FOLDERS = (".", "./weights", "./backbones", "./serve", "./lab")  # of the distributions in a checkout
 
 
 class MSDScoreError(Exception):
@@ -106,6 +110,35 @@ def require(module: str, *, extra: str, of: str = "msdscore") -> ModuleType:
 
 def missing_extra(problem: str, requirement: str) -> MissingExtraError:
     """Build the error for a missing library, with the command that installs a distribution or `name[extra]`."""
-    from msdscore.installation import install_line
-
     return MissingExtraError(f"{problem}; install it with: {install_line(requirement)}")
+
+
+def install_line(requirement: str) -> str:
+    """Return the command that installs a distribution, or one with extras, as `name[extra]`.
+
+    If msdscore was installed from a checkout, the command builds its distributions first, as the README does: a
+    registry may not have the version.
+
+    >>> install_line("another-package")
+    'pip install another-package'
+    """
+    line, root = f"pip install {shlex.quote(requirement)}", _checkout()
+    if root is None or not requirement.startswith("msdscore"):
+        return line
+    return f"cd {shlex.quote(str(root))} && pip wheel --no-deps -w dist {' '.join(_FOLDERS)} && {line} -f dist"
+
+
+def _checkout() -> Path | None:
+    """Return the checkout that msdscore runs from, or was installed from; None without one."""
+    import json  # these imports take long, and are for an error only
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    roots = [Path(__file__).parents[2]]
+    try:
+        if facts := distribution("msdscore").read_text("direct_url.json"):
+            roots.append(Path(url2pathname(urlsplit(json.loads(facts)["url"]).path)))
+    except PackageNotFoundError:
+        pass
+    return next((root for root in roots if all((root / name / "pyproject.toml").is_file() for name in _FOLDERS)), None)

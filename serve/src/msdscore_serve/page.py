@@ -19,7 +19,7 @@ from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICT_AT, ZERO, verdict_ranges
 from msdscore.encoders.registry import encoder_claims
 from msdscore.explain.explanation import Explanation, Explanations, findings
-from msdscore.explain.look import DARK, css, legend_of, page_colours, spans, waterfall, word_limit
+from msdscore.explain.look import css, legend_of, page_colours, spans, waterfall, word_limit
 from msdscore.explain.maps import TITLES, Map, maps_of
 from msdscore.forms.base import Form, Role
 from msdscore.forms.registry import COLUMNS, lower_is_better, number_columns
@@ -98,9 +98,8 @@ def _look(signature: str, settings: ServeSettings, form: Form, at: Limits) -> st
     """Return colour ramps, titles of maps, the legend, the signature of the service, and its limits as JSON."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
-    dark = {role: [css(role, strength, DARK) for strength in strengths] for role in _ROLES}
     limits = {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items", "max_captions")}
-    ramps_of = {"ramps": ramps, "dark_ramps": dark, "titles": {role: TITLES[role] for role in form.maps}}
+    ramps_of = {"ramps": ramps, "titles": {role: TITLES[role] for role in form.maps}}
     # What the page needs to read files of rows as `msdscore score` does.
     tables = {
         "columns": {"image": IMAGE_NAMES, "caption": CAPTION_NAMES},
@@ -226,7 +225,7 @@ def _regions(item: Explanation, maps: dict[Role, Map]) -> dict[str, Any]:
     return {
         "spreads": [None if spread is None else spread.round(5).tolist() for spread in spreads],
         "maps": {
-            role: {name: getattr(drawn, name) for name in ("title", "limit", "low", "high", "below")}
+            role: {name: getattr(drawn, name) for name in ("title", "limit", "low", "high")}
             | {"strength": drawn.strength.ravel().round(4).tolist()}
             for role, drawn in maps.items()
         },

@@ -21,14 +21,14 @@ from msdscore.version import __version__
 
 # A command is defined in the module of the same name, which is imported when the command is called or its help is
 # shown. Commands import their dependencies when they are called, so that help is fast.
-_COMMANDS = ("score", "select", "explain", "report", "demo", "doctor", "cite", "encoders")
-_MODULES = {"encoders": "listings", "cite": "listings", "demo": "explain"}  # commands in a module with another name
+_COMMANDS = ("score", "select", "explain", "report", "demo", "doctor", "encoders")
+_MODULES = {"encoders": "doctor", "demo": "explain"}  # commands in a module with another name
 _ALIASES = {"rank": "score"}  # `score IMAGE CAPTION CAPTION` ranks captions, as `Scorer.rank` does
 # Other distributions add commands by entry points of this group; those of this project are known without
 # them, so that the error message can say what to install.
 _GROUP = "msdscore.commands"
 _LABORATORY = ("bench", "compare", "table", "metrics", "benchmarks", "study", "rank-captioners", "caption", "align",
-               "cococf", "bank")  # fmt: skip
+               "cococf", "bank", "cite")  # fmt: skip
 _INSTALLED_BY = {"serve": "msdscore[serve]"} | dict.fromkeys(_LABORATORY, "msdscore-lab")
 
 

@@ -1,7 +1,7 @@
-"""`msdscore doctor`: information about the installation and a self-test, for bug reports."""
+"""`msdscore doctor`: the installation and a self-test, for bug reports; `msdscore encoders`: the known encoders."""
 
 import re
-from importlib.metadata import PackageNotFoundError, metadata, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -9,9 +9,8 @@ import typer
 
 from msdscore import threads
 from msdscore.cli import options
-from msdscore.cli.progress import print_json
-from msdscore.errors import MSDScoreError
-from msdscore.installation import install_line
+from msdscore.cli.progress import OneName, entry_fields, print_entries, print_json
+from msdscore.errors import MSDScoreError, install_line
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
@@ -19,18 +18,12 @@ if TYPE_CHECKING:
 
 FAILED = 1
 _REQUIRED = 2  # of three colours; random guessing recognises one on average
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,.-]+)\])?")
-_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
-# Libraries of the encoders on a CPU without torch, and their packages; an encoder of a plugin is its own library.
-_LIBRARIES = {
-    "msdscore.encoders.mini": ("ONNX Runtime", "onnxruntime"),
-    "msdscore.encoders.toy": ("NumPy", "numpy"),
-}
-_IGNORED = ("all", "test", "docs", "check")  # for development, or all of them
+_DISTRIBUTIONS = ("msdscore", "msdscore-mini", "msdscore-torch", "msdscore-serve", "msdscore-lab")
+_DEVELOPMENT = re.compile(r"extra\s*==\s*['\"](test|docs|check)['\"]")  # of requirements that users do not need
 
 
 def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
-    """Show version, device, extras and weights, and run a short self-test.
+    """Show versions, device and weights, and run a short self-test.
 
     Exit codes: 0 the self-test passed, 1 it failed.
     """
@@ -40,7 +33,7 @@ def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
 
     system = f"Python {platform.python_version()}, {platform.platform()}"
     lines = {"version": f"msdscore {__version__}, {system}"}
-    lines |= {"extras": _extras(), "encoder": chosen.encoder}
+    lines |= {"libraries": _libraries(), "encoder": chosen.encoder}
     passed = False
     try:
         start = perf_counter()
@@ -61,37 +54,28 @@ def doctor(chosen: options.ScorerOptions, json: options.Json = False) -> None:
     raise typer.Exit(0 if passed else FAILED)
 
 
-def _extras() -> str:
-    """Return the complete extras, followed by the incomplete ones with their missing packages."""
-    try:
-        described = metadata("msdscore")
-    except PackageNotFoundError:
+def encoders(name: OneName = None, json: options.Json = False) -> None:
+    """List the encoders, or show all fields of one."""
+    from msdscore.encoders.registry import find_row, list_encoders
+
+    rows = entry_fields([find_row(name)] if name else list_encoders())
+    rows = [row | {"options": dict(row["options"])} for row in rows]
+    printed = [row | {"parameters": f"{row['parameters']} M" if row["parameters"] else ""} for row in rows]
+    print_entries(
+        name, rows, printed, ("name", "family", "parameters", "context", "licence", "trained_on"), as_json=json
+    )
+
+
+def _libraries() -> str:
+    """Return the versions of the libraries that msdscore and its extras use, then those that are not installed."""
+    required = [text for name in _DISTRIBUTIONS if _installed(name) for text in requires(name) or []]
+    if not required:
         return "unknown: msdscore runs from its source and is not installed"
-    complete, missing = [], []
-    for extra in described.get_all("Provides-Extra") or []:
-        if extra in _IGNORED:
-            continue
-        if absent := _absent(extra, described.get_all("Requires-Dist") or []):
-            missing.append(f"{extra} ({', '.join(absent)})")
-        else:
-            complete.append(extra)
-    return (", ".join(complete) or "none") + (f"; missing: {', '.join(missing)}" if missing else "")
-
-
-def _absent(extra: str, requirements: list[str]) -> list[str]:
-    """Return the packages of an extra, and of extras it includes, that are not installed."""
-    absent: dict[str, None] = {}
-    for requirement in requirements:
-        marker, match = _EXTRA.search(requirement), _REQUIREMENT.match(requirement)
-        if marker is None or marker[1] != extra or match is None:
-            continue
-        if match[1] == "msdscore":
-            included = [_absent(other, requirements) for other in (match[2] or "").split(",")]
-            absent |= dict.fromkeys(name for names in included for name in names)
-            continue
-        if not _installed(match[1]):
-            absent[match[1]] = None
-    return list(absent)
+    names = dict.fromkeys(re.split(r"[^\w.-]", text)[0] for text in required if not _DEVELOPMENT.search(text))
+    found = {name: _installed(name) for name in names if name not in _DISTRIBUTIONS}
+    missing = [name for name, number in found.items() if not number]
+    installed = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    return installed + (f"; not installed: {', '.join(missing)}" if missing else "")
 
 
 def _weights(encoder: str, revision: str | None, *, verify: bool) -> str:
@@ -106,22 +90,14 @@ def _weights(encoder: str, revision: str | None, *, verify: bool) -> str:
 
 
 def _runtime(scorer: "Scorer") -> str:
-    """The library that computes, its device and threads, and what to install for others."""
+    """The module of the encoder, its device and threads, and what to install for others."""
     device, on = scorer.encoder.device, f"{threads.count()} threads on the CPU"
-    if isinstance(device, str):
-        module = type(scorer.encoder).__module__
-        library, package = _LIBRARIES.get(module, (module.partition(".")[0],) * 2)
-        more = (
-            "torch is installed"
-            if _installed("torch")
-            else f"for a GPU or larger encoders: {install_line('msdscore[hf]')}"
-        )
-        return f"{library} {_installed(package)}".rstrip() + f", {on}; {more}"
-    if device.type == "cuda":
+    if not isinstance(device, str) and device.type == "cuda":
         from msdscore.core.arrays import torch_part
 
         on = torch_part("gpu.device").described(device)
-    return f"torch {_installed('torch')}, {on}"
+    more = "" if _installed("torch") else f"; for a GPU or larger encoders: {install_line('msdscore[hf]')}"
+    return f"{type(scorer.encoder).__module__}, {on}{more}"
 
 
 def _installed(package: str) -> str:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from msdscore.scoring.spec import ScorerSpec
 
 LIMIT = 20.0  # seconds, after the encoder is loaded
-WORKERS = (1, 8, 64)  # for which the time of the whole input is printed
 _WARM_UP, _SAMPLED = 8, 256  # rows; warm-up rows only count if the time is over
 _COUNTED = 1 << 12  # rows between two looks at the clock
 
@@ -31,7 +30,10 @@ def print_estimate(
     *,
     as_json: bool,
 ) -> None:
-    """Score a sample of the first shard; print the number of rows, the rate, and the time for all shards."""
+    """Score a sample of the first shard; print the number of rows, the rate, and the time for all shards.
+
+    Each worker scores whole shards.
+    """
     from msdscore import threads
     from msdscore.io.stores import fetched_shard
     from msdscore.run.shards import THREADS
@@ -47,29 +49,20 @@ def print_estimate(
             rate, sample = sampled_rate(scorer, first, end, show)
         rows, is_exact = _count_rows(first, shards, max(end, perf_counter() + LIMIT / 4))
     count = min(workers or default_workers(spec), len(shards))
-    # Each worker scores whole shards.
-    seconds = {number: rows / rate / min(number, len(shards)) for number in (count, *WORKERS)}
-    whole, million = seconds[count], 1e6 / rate
+    seconds = rows / rate / count
     if as_json:
-        print_json({
-            "rows": rows, "exact": is_exact, "shards": len(shards),
-            "rows_per_second": round(rate, 2), "processes": count, "seconds": round(whole, 1),
-            "hours": float(f"{whole / 3600:.3g}"), "worker_hours_per_million_rows": float(f"{million / 3600:.3g}"),
-            "hours_by_workers": {number: float(f"{seconds[number] / 3600:.3g}") for number in WORKERS},
-        })  # fmt: skip
+        facts = {"rows": rows, "exact": is_exact, "shards": len(shards), "rows_per_second": round(rate, 2)}
+        print_json(facts | {"processes": count, "seconds": round(seconds, 1)})
         return
     about, files = "" if is_exact else "about ", f"{len(shards):,} file{'s'[: len(shards) > 1]}"
     guess = "" if is_exact else ", estimated from the first one" if len(shards) > 1 else ", or more"
     typer.echo(f"{about}{rows:,} rows in {files}{guess}")
     typer.echo(
         f"{rate:.1f} rows per second on {scorer.encoder.device} in one process, from a sample of {sample}; "
-        f"a million rows take {duration(million)}"
+        f"a million rows take {duration(1e6 / rate)}"
     )
     several = f" with {count} processes, if they do not slow each other down" if count > 1 else ""
-    typer.echo(f"{duration(whole)} in all{several}")
-    times = [f"{duration(seconds[number])} with {number}" for number in WORKERS if 1 < number <= len(shards)]
-    if times:
-        typer.echo(f"with several workers, each on a device of its own: {', '.join(times)}")
+    typer.echo(f"{duration(seconds)} in all{several}")
 
 
 def sampled_rate(

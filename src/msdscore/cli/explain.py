@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from msdscore.cli import options
-from msdscore.cli.listings import console
 from msdscore.cli.options import INPUT, OUTPUT, SCORING, option
-from msdscore.cli.progress import print_json, visible
+from msdscore.cli.progress import console, print_json, visible
 
 if TYPE_CHECKING:
     from msdscore.explain.explanation import Explanation, Explanations

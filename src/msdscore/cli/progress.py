@@ -1,31 +1,34 @@
-"""Progress output on standard error, and handling of Ctrl-C and SIGTERM."""
+"""Output of commands: tables and JSON on standard output, progress on standard error; Ctrl-C and SIGTERM."""
 
 import json
 import logging
-import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from io import FileIO
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from msdscore.errors import shortened
+
+if TYPE_CHECKING:  # rich takes long to import
+    from rich.console import Console
 
 STOPPED = "stopped; finished parts are saved, and the same command resumes from there"
 # Control characters, which a terminal executes, and marks that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 Show = Callable[..., None]  # (done, total, note="")
 LOG_EVERY = 30.0  # seconds between log lines without a terminal
+OneName = Annotated[str | None, typer.Argument(help="Show all fields of this entry.")]
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -53,6 +56,71 @@ def tell(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON on standard output."""
     typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def entry_fields(rows: Iterable[Any], *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Return the fields of registry entries as dictionaries."""
+    return [
+        {field.name: getattr(row, field.name) for field in fields(row) if field.name not in without} for row in rows
+    ]
+
+
+def print_entries(
+    name: str | None,
+    rows: list[dict[str, Any]],
+    printed: list[dict[str, Any]],
+    columns: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """Print all fields of one row if a name was passed, else the columns of all rows; JSON always has all fields."""
+    if as_json:
+        print_json(rows[0] if name else rows)
+    elif name:
+        fields_table(printed[0])
+    else:
+        rows_table(printed, columns)
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print one line per row, with the selected columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "), no_wrap=column == columns[0])
+    for row in rows:
+        table.add_row(*(Text(_text(row.get(column))) for column in columns))
+    console().print(table)
+
+
+def fields_table(row: Mapping[str, Any]) -> None:
+    """Print one line per field."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in row.items():
+        if value not in (None, "", {}, ()):
+            table.add_row(name.replace("_", " "), Text(_text(value)))
+    console().print(table)
+
+
+def console() -> "Console":
+    """Return the console for tables; lines are not wrapped or truncated unless it is a terminal."""
+    from rich.console import Console
+
+    screen = Console()
+    return screen if screen.is_terminal else Console(width=10_000)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1_000_000:
+        return f"{value / 1e6:,.0f} M"
+    if isinstance(value, list | tuple):
+        return visible(", ".join(map(str, value)))
+    return "" if value is None else visible(str(value))
 
 
 def tell_reasons(reasons: Sequence[str], failed: int, column: str) -> None:
@@ -125,42 +193,10 @@ def display() -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    with ExitStack() as stack:
-        file: Any = None
-        if os.name == "posix" and sys.stderr is not None and sys.stderr.isatty():
-            with suppress(OSError):  # the terminal has no name here, as in some containers
-                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
-                raw = FileIO(os.ttyname(sys.stderr.fileno()), "w", opener=lambda name, _: os.open(name, flags))
-                file = _Droppable(sys.stderr, stack.enter_context(raw))
-        console, text = Console(stderr=True, file=file), TextColumn("{task.fields[text]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
-        disabled = _QUIET.get() or not console.is_terminal
-        yield stack.enter_context(Progress(*columns, console=console, disable=disabled))
-
-
-class _Droppable:
-    """A terminal whose output is dropped while it takes none, as after Ctrl-S or when its window is stuck.
-
-    A blocked write would hold the lock of the progress display, for which the run then waits. `raw` is the terminal,
-    opened again without blocking: one that is ready for a byte may still block on a longer text.
-    """
-
-    def __init__(self, file: TextIO, raw: FileIO) -> None:
-        self._file, self._raw, self._rest = file, raw, b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def write(self, text: str) -> int:
-        """Write text, unless the rest of an earlier one is still to be written."""
-        self._rest = self._unwritten(self._rest) or self._unwritten(text.encode(self._file.encoding, "replace"))
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: there is no buffer."""
-
-    def _unwritten(self, data: bytes) -> bytes:
-        return data[self._raw.write(data) or 0 :]
+    screen, text = Console(stderr=True), TextColumn("{task.fields[text]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
+    with Progress(*columns, console=screen, disable=_QUIET.get() or not screen.is_terminal) as progress:
+        yield progress
 
 
 @contextmanager

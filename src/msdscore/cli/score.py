@@ -381,14 +381,13 @@ def print_shards(
     reasons = [reason for result in results for reason in result.reasons][:3]
     errors = [result.error for result in results if result.error is not None]
     used = [result.cache for result in results if result.cache is not None]
-    cache = reduce(add, used) if used else None
+    cache, failures = reduce(add, used) if used else None, f"see {record}/failures.parquet"
     done = f" ({earlier} of them already finished)" if earlier else ""
     tell(f"{len(results)} shards{done}, {rows} rows, {failed} failed -> {folder}")
-    tell_reasons(reasons, failed, f"see {record}/failures.parquet")
+    tell_reasons(reasons, failed, failures)
     if errors:
         tell(f"{len(errors)} shards could not be scored:")
-    for error in _distinct_errors(results)[:_SHOWN]:
-        tell(f"  {error}")
+        tell_reasons(errors[:_SHOWN], len(errors), failures)
     if signature:
         tell(signature)
     options.print_cache_use(spec, cache)
@@ -397,18 +396,6 @@ def print_shards(
         tally |= {"reasons": reasons, "errors": errors, "cache": None if cache is None else asdict(cache)}
         print_json({"output": folder, **tally})
     return not (failed or errors)
-
-
-def _distinct_errors(results: "Sequence[ShardResult]") -> list[str]:
-    """Return each error of shards once, with the first shard and the number of others that have it."""
-    shards: dict[str, list[str]] = {}
-    for result in results:
-        if result.error is not None:
-            shards.setdefault(result.error.removeprefix(f"{shortened(result.source)}: "), []).append(result.source)
-    return [
-        shortened(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {error}", 400)
-        for error, names in shards.items()
-    ]
 
 
 def part_of(shards: list[T], part: str | None) -> list[T]:

@@ -24,7 +24,7 @@ from typing import Any
 from zlib import crc32
 
 from msdscore import threads
-from msdscore.errors import WeightsError
+from msdscore.errors import WeightsError, install_line
 
 CONFIG = "config.json"
 BANK = "bank.safetensors"  # the background bank of an encoder
@@ -174,8 +174,6 @@ def locate(source: str, *, base: Path | None = None) -> str:
         folders = _package_folders(name)
         if not folders:
             package = name.replace("_", "-")
-            from msdscore.installation import install_line  # imports much, for an error only
-
             raise WeightsError(f"the weights {package!r} are not installed; install them with: {install_line(package)}")
         for folder in folders:
             if (folder / inner).exists():

@@ -37,7 +37,7 @@ from msdscore.encoders.checkpoints import (
 from msdscore.encoders.options import AlignedOptions, Identity, read_options
 from msdscore.encoders.preprocessing import Preprocessing, patch_layout, prepare_image
 from msdscore.encoders.tokens import TextBatch, TextSettings, WordPiece, WordTokens, join_windows, pack, tokenise_all
-from msdscore.errors import ConfigError, WeightsError, missing_extra
+from msdscore.errors import ConfigError, WeightsError, install_line, missing_extra
 from msdscore.text.words import content_tokens
 
 GRAPHS = ("image.onnx", "text.onnx")  # exported from the networks, and part of the signature
@@ -113,8 +113,6 @@ def _open(path: Path, count: int) -> Any:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes derive from RuntimeError or Exception, by version
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        from msdscore.installation import install_line  # imports much, for an error only
-
         raise WeightsError(
             f"{path}: cannot be loaded ({reason}); reinstall it with: {install_line('msdscore-mini')}"
         ) from error

@@ -11,7 +11,7 @@ from PIL.Image import Image
 from msdscore.core.arrays import to_numpy
 from msdscore.core.embeddings import take
 from msdscore.core.evidence import ZERO
-from msdscore.errors import ConfigError, MissingExtraError, RowError
+from msdscore.errors import ConfigError, RowError
 from msdscore.explain.attribution import Attribution, document
 from msdscore.explain.figure import FIGURES, figure, rendered
 from msdscore.explain.html import explanation_page, snippet
@@ -58,9 +58,6 @@ class Explanation(Attribution):
     def _repr_html_(self) -> str:
         return Explanations((self,))._repr_html_()
 
-    def _repr_png_(self) -> bytes | None:
-        return Explanations((self,))._repr_png_()
-
 
 @dataclass(frozen=True, slots=True)
 class Explanations:
@@ -96,12 +93,6 @@ class Explanations:
 
     def _repr_html_(self) -> str:
         return snippet(self.items)
-
-    def _repr_png_(self) -> bytes | None:
-        try:
-            return encoded(self.items, "png")
-        except MissingExtraError:
-            return None
 
 
 def joined_explanations(parts: Iterable[Explanations]) -> Explanations:

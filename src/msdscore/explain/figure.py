@@ -35,12 +35,10 @@ INDENT = 0.02  # padding for the box of the first word of a line
 GAP = 0.08
 CAPTION_POINTS, LABEL_POINTS, SMALL_POINTS, KEY_POINTS = 9.0, 7.0, 6.0, 5.2
 LINE, SMALL_LINE = 0.2, 0.115  # height of a line of the caption, and of a remark
-FOOT = 0.16  # height of the note below all captions
 LETTERS = 76  # characters per line of a remark
 MOST_ACROSS = 2  # captions per row: the width of a page of a two-column paper
 IMAGE_PIXELS = 480  # longest side of the image of a panel: 400 dpi at a third of a column
-SHEET_IMAGE, SHEET_TEXT, SHEET_PIXELS, SHEET_DPI = 1.1, 4.2, 240, 110  # of `sheet_pixels`
-DPI = 300
+DPI, SCREEN_DPI = 300, 110
 FIGURES = (".png", ".svg", ".pdf")  # suffixes of figure files
 GREY = "#555"
 BOLDER = 1.15  # width of bold text relative to plain text, at most
@@ -82,18 +80,22 @@ class Page:
 
 
 def figure(items: Sequence[Attribution]) -> "Figure":
-    """Draw one cell per caption, two per row: coloured words, maps with legends, the score as a sum, remarks."""
+    """Draw one cell per caption, two per row: coloured words, maps with legends, the score as a sum, remarks.
+
+    Captions may be of several images.
+    """
     across, limit, maps = min(MOST_ACROSS, len(items)), look.word_limit(items), maps_of(items)
     span = look.waterfall_span(items)
     lines = [set_lines(look.spans(item, limit), COLUMN - 2 * (MARGIN + INDENT), CAPTION_POINTS) for item in items]
     remarks = [_remarks(item, items) for item in items]
-    height = _panel_width(len(maps[0])) * _aspect(items[0].image)
-    # The longest caption and the longest remarks of a row determine its height.
-    starts = range(0, len(items), across)
-    captions = [LINE * max(map(len, lines[start : start + across])) for start in starts]
-    below = [SMALL_LINE * max(map(len, remarks[start : start + across])) for start in starts]
+    images = [_panel_width(len(maps[0])) * _aspect(item.image) for item in items]
+    # The longest caption, the highest image and the longest remarks of a row determine its height.
+    rows = [slice(start, start + across) for start in range(0, len(items), across)]
+    captions = [LINE * max(map(len, lines[row])) for row in rows]
+    parts = zip(captions, rows, strict=True)
     heights = [
-        MARGIN + above + 0.39 + height + 0.20 + 0.48 + under for above, under in zip(captions, below, strict=True)
+        MARGIN + above + 0.39 + max(images[row]) + 0.68 + SMALL_LINE * max(map(len, remarks[row]))
+        for above, row in parts
     ]
     tops = list(accumulate(heights, initial=0.0))
     page = Page(across * COLUMN, tops[-1])
@@ -104,7 +106,7 @@ def figure(items: Sequence[Attribution]) -> "Figure":
         top += captions[row] + 0.02
         _draw_word_legend(page, left, top, items, KEY_POINTS)
         _draw_maps(page, left, top, item, maps[number].values())
-        bottom = top + 0.40 + height + 0.20
+        bottom = top + 0.40 + max(images[rows[row]]) + 0.20
         _draw_sum(page, left, bottom, item, span)
         for index, line in enumerate(remarks[number]):
             page.text(left, bottom + 0.47 + index * SMALL_LINE, line, SMALL_POINTS)
@@ -146,33 +148,12 @@ def missing_glyphs() -> Iterator[list[str]]:
             warnings.warn(warning.message, warning.category, stacklevel=3)
 
 
-def sheet_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
-    """Return a `sheet` as RGB pixels (height, width, 3), for experiment loggers."""
+def figure_pixels(items: Sequence[Attribution]) -> npt.NDArray[np.uint8]:
+    """Return a `figure` as RGB pixels (height, width, 3), for experiment loggers."""
     buffer = BytesIO()
     with missing_glyphs():
-        sheet(items).savefig(buffer, format="png", dpi=SHEET_DPI)
+        figure(items).savefig(buffer, format="png", dpi=SCREEN_DPI)
     return np.asarray(Image.open(buffer).convert("RGB"))
-
-
-def sheet(items: Sequence[Attribution]) -> "Figure":
-    """Draw explanations of several images, one per row: the image, and next to it the caption, MSD and match."""
-    limit = look.word_limit(items)
-    lines = [set_lines(look.spans(item, limit), SHEET_TEXT - INDENT, CAPTION_POINTS) for item in items]
-    images = [thumbnail(item.image, SHEET_PIXELS) for item in items]
-    heights = [SHEET_IMAGE * _aspect(image) for image in images]
-    steps = [max(height, len(text) * LINE + FOOT) + GAP for height, text in zip(heights, lines, strict=True)]
-    tops = [MARGIN, *(MARGIN + total for total in accumulate(steps))]
-    page = Page(SHEET_IMAGE + SHEET_TEXT + 2 * MARGIN + GAP, tops[-1] + 0.3)
-    left = MARGIN + SHEET_IMAGE + GAP
-    for item, text, top, height, image in zip(items, lines, tops, heights, images, strict=False):
-        page.image(MARGIN, top, SHEET_IMAGE, height, image)
-        _draw_caption(page, (left, top), text, families(item.score.caption))
-        msd = f"MSD {item.score.msd:+.3f}"
-        space = SHEET_TEXT - ruler(LABEL_POINTS, [BASE])(f"; {msd}")
-        note = f"{_headline(item.score, space, LABEL_POINTS)}; {msd}" if item.score.has_match else msd
-        page.text(left + INDENT, top + len(text) * LINE + 0.03, note, color=GREY)
-    _draw_word_legend(page, left, tops[-1] + 0.05, items, SMALL_POINTS)
-    return page.figure
 
 
 def _panel_width(count: int) -> float:
@@ -218,9 +199,7 @@ def _draw_maps(page: Page, left: float, top: float, item: Attribution, maps: Col
         legend = top + 0.40 + height
         page.axes(x, legend, width, 0.05).imshow(drawn.shades(64)[None], aspect="auto")
         page.text(x, legend + 0.065, drawn.low, SMALL_POINTS, color=GREY)
-        # A legend with two signs has no space for the unit, which is below the other maps.
-        high = drawn.high.removesuffix(" nats") if drawn.below else drawn.high
-        page.text(x + width, legend + 0.065, high, SMALL_POINTS, color=GREY, ha="right")
+        page.text(x + width, legend + 0.065, drawn.high, SMALL_POINTS, color=GREY, ha="right")
 
 
 def _remarks(item: Attribution, items: Sequence[Attribution]) -> list[str]:
@@ -234,13 +213,13 @@ def _draw_sum(page: Page, left: float, top: float, item: Attribution, span: tupl
     """Draw the headline, and the score as a waterfall chart with one bar per part."""
     score, width = item.score, COLUMN - 2 * MARGIN
     total = f"{'MSD' if score.candidates == 1 else 'Soft-MSD'} {_signed(score.soft_msd)}"
-    formula = total if score.has_match else look.equation(item)
     headline = total
     if score.has_match:
-        space = width - ruler(SMALL_POINTS, [BASE])(formula) - GAP
+        space = width - ruler(SMALL_POINTS, [BASE])(total) - GAP
         headline = _headline(score, space / BOLDER, LABEL_POINTS + 1)
     page.text(left, top, headline if item.readable else "cannot be judged", LABEL_POINTS + 1, weight="bold")
-    page.text(left + width, top + 0.015, formula, SMALL_POINTS, ha="right", color=GREY)
+    if score.has_match:
+        page.text(left + width, top + 0.015, total, SMALL_POINTS, ha="right", color=GREY)
     steps = look.waterfall(item)
     axes = page.axes(left, top + 0.16, width, 0.15)
     axes.set_xlim(*span)

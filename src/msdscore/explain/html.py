@@ -115,7 +115,6 @@ def summary(item: Attribution, items: Sequence[Attribution]) -> dict[str, Any]:
         "steps": steps,
         "zero": -100 * low / (high - low),
         "end": 100 * (item.score.soft_msd - low) / (high - low),
-        "equation": look.equation(item),
         "lines": look.remarks(item, items),
     }
 

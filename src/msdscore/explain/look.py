@@ -279,11 +279,6 @@ def waterfall_span(items: Iterable[Attribution]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def equation(item: Attribution) -> str:
-    """Return the formula of the score with its numbers."""
-    return item.form.equation(item.score).replace("-", "−")
-
-
 class WordColumn(NamedTuple):
     """A number of a word in the tables of an explanation; `phrases` is True if phrases have it too."""
 

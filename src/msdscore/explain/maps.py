@@ -23,10 +23,8 @@ _EFFECTS: dict[Role, str] = {"support": "raises the score", "penalty": "lowers t
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Values over the image, rows by columns: white at zero, in full colour from `limit` on; `low` and `high` label the
-    ends of its legend.
-
-    `below` is the colour of values below zero, for roles whose maps have them.
+    """Values over the image, rows by columns: white at zero, in full colour from `limit` on; `low` and `high` label
+    the ends of its legend.
     """
 
     role: Role
@@ -35,60 +33,48 @@ class Map:
     limit: float
     low: str
     high: str
-    below: Role | None = None
 
     @property
     def strength(self) -> Floats:
-        """Values divided by the limit and clipped to −1 … 1."""
+        """Values divided by the limit, 1 at most."""
         return scaled(self.values, self.limit)
 
     def shades(self, steps: int) -> npt.NDArray[np.uint8]:
         """Return the colours of the legend, from low to high."""
-        above = ramp(self.role, np.linspace(0, 1, steps))
-        return above if self.below is None else np.concatenate([ramp(self.below, np.linspace(1, 0, steps)), above])
+        return ramp(self.role, np.linspace(0, 1, steps))
 
 
 def maps_of(items: Sequence[Attribution], roles: Sequence[Role] = ()) -> list[dict[Role, Map]]:
     """Return the maps of each caption, by default all of its form, scaled by the largest value of all captions.
 
-    Omissions that have no weight in any score have a separate scale; values below zero are regions that a caption
-    mentions.
+    Omissions that have no weight in any score have a separate scale.
     """
     shown = items[0].form.maps
     values: list[dict[Role, Floats]] = [
-        {"support": item.support_map, "penalty": item.penalty_map, "omission": item.omission_map} for item in items
+        {"support": item.support_map, "penalty": item.penalty_map, "omission": np.maximum(item.omission_map, 0)}
+        for item in items
     ]
 
     def largest(*together: Role) -> float:
-        return max(float(np.abs(maps[role]).max()) for maps in values for role in together)
+        return max(float(maps[role].max()) for maps in values for role in together)
 
     if any(item.terms.beta > 0 for item in items):
         limits = dict.fromkeys(shown, largest(*shown))
     else:
         limits = dict.fromkeys(("support", "penalty"), largest("support", "penalty"))
         limits["omission"] = largest("omission")
-    signed = any(maps["omission"].min() < 0 for maps in values)
     return [
-        {role: _map_of(item, role, maps[role], limits[role], signed=signed) for role in roles or shown}
+        {role: _map_of(item, role, maps[role], limits[role]) for role in roles or shown}
         for item, maps in zip(items, values, strict=True)
     ]
 
 
-def _map_of(item: Attribution, role: Role, values: Floats, limit: float, *, signed: bool) -> Map:
-    """Return one map; `signed` if the omissions of a caption shown with it have values below zero."""
-    if role != "omission":
-        is_carried = item.projection == CARRIED
-        title = TITLES[role] if is_carried else _EFFECTS[role]
-        unit = item.form.map_unit if is_carried else "nats"
-        return Map(role, title, values, limit, "0", f"{limit:.2g} {unit}")
-    title = TITLES[role]
-    if item.terms.beta == 0:
+def _map_of(item: Attribution, role: Role, values: Floats, limit: float) -> Map:
+    is_carried = item.projection == CARRIED and role != "omission"
+    title = TITLES[role] if is_carried else _EFFECTS.get(role, TITLES[role])
+    if role == "omission" and item.terms.beta == 0:
         title = "not mentioned (unscored)"
-    elif values.min() < 0:
-        title = "mentioned or not"
-    if signed:
-        return Map(role, title, values, limit, f"mentioned −{limit:.2g}", f"+{limit:.2g} nats", "support")
-    return Map(role, title, values, limit, "0", f"{limit:.2g} nats")
+    return Map(role, title, values, limit, "0", f"{limit:.2g} {item.form.map_unit if is_carried else 'nats'}")
 
 
 def word_map(item: Attribution, unit: Unit) -> Map:
@@ -108,16 +94,11 @@ def thumbnail(image: Image.Image, longest: int) -> Image.Image:
 
 
 def overlay(image: Image.Image, layout: PatchLayout, drawn: Map) -> Image.Image:
-    """Return the image in light grey, tinted by the values of a map; regions that the encoder did not see are darkened.
-
-    Values above zero have the colour of the role; those below it, which only omissions have, that of support.
-    """
+    """Return the image in light grey, tinted by the values of a map; regions outside the view are darkened."""
     heat = pixels(drawn.values.ravel(), layout, image.size)
-    signed = scaled(np.nan_to_num(heat, nan=0.0), drawn.limit)
-    strength = np.abs(signed)
+    strength = scaled(np.nan_to_num(heat, nan=0.0), drawn.limit)
     grey = np.asarray(image.convert("L"), dtype=np.float64)[..., None] / 255
     # Strong colours reduce the grey, so that dark parts of the photograph do not look like high values.
     light = 0.45 + 0.55 * grey + 0.30 * strength[..., None] * (1 - grey)
-    colour = np.where((signed >= 0)[..., None], ramp(drawn.role, strength), ramp("support", strength))
-    tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * colour)
+    tinted = np.where(np.isnan(heat)[..., None], 90 * grey + 40, light * ramp(drawn.role, strength))
     return Image.fromarray(np.clip(tinted, 0, 255).astype(np.uint8))

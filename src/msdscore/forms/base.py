@@ -321,10 +321,6 @@ class Form(ABC):
         size = float(score.soft_msd - score.similarity)
         return [("words", size, "support" if size > 0 else "penalty")]
 
-    def equation(self, score: Any) -> str:
-        """Return the formula of a score with its numbers."""
-        return " ".join([f"{score.similarity:.3f}", *(f"{size:+.3f}" for _, size, _ in self.parts(score))])
-
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the numbers that the form adds to those of every score, in output order."""

@@ -338,16 +338,6 @@ class Evidence(Form):
             if size or name != "negation"
         ]
 
-    def equation(self, score: Any) -> str:
-        """Return the weighted sum of similarity, negation, precision, information and penalty."""
-        gate = "" if score.candidates == 1 else f"·{score.uncertainty:.2f}"
-        first, second = self.weights
-        negation = f" - {gate[1:]}{gate and '·'}{score.negation:.3f}" if score.negation else ""
-        return (
-            f"{score.similarity:.3f}{negation} + {first:g}{gate}·({score.precision:.2f})"
-            f" + {second:g}{gate}·({score.information:.2f}) - {self.delta:g}{gate}·{score.penalty:.2f}"
-        )
-
     def word_terms(self, words: WordMeasurement) -> Float[np.ndarray, "pairs words"]:
         """Return the contribution of every judged word to MSD."""
         (first, second), (precision, information, penalty) = self.weights, words.terms

@@ -90,10 +90,9 @@ class Paper(Form):
     galleries: ClassVar[tuple[Gallery, ...]] = (
         Gallery("Worst captions", "msd", "lowest MSD", "penalty"),
         Gallery(
-            "Most omitted regions", "coverage",
-            "purple: regions that the caption omits, with a cutout of the strongest one", "omission", per_image=True,
+            "Most omitted regions", "coverage", "purple: regions that the caption omits", "omission", per_image=True
         ),
-    )  # fmt: skip
+    )
 
     components: tuple[int, int] = (3, 2)  # image, text: paper, short captions
     kappa: float = 20.0  # paper, concentration sweep
@@ -235,10 +234,6 @@ class Paper(Form):
         if beta < 1:
             parts.append(("words supported" if words > 0 else "words likely wrong", words, "penalty"))
         return [(name, size, "support" if size > 0 else role) for name, size, role in parts]
-
-    def equation(self, score: Any) -> str:
-        """Return similarity minus the weighted divergence."""
-        return f"g − α·u·d = {score.similarity:.3f} − {self.alpha:g}·{score.uncertainty:.2f}·({score.divergence:.2f})"
 
     def worst(self, measured: Measured, count: int) -> list[tuple[str, ...]]:
         """Return at most `count` content words of every caption, by the mean of their support terms, largest first.

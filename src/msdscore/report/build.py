@@ -1,7 +1,7 @@
 """Report of a scored file: read it, choose rows, explain them, and write one self-contained page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,46 +133,41 @@ def _card(
 
     `words` is escaped HTML; `images` are data URIs, as seen and as explained; `lines` say an explanation in words.
     """
-    words, images, note = str(escape(results.captions[number])), list[Image](), ""
+    words, images, shown, note = str(escape(results.captions[number])), list[Image](), "", ""
     if isinstance(explained, Explanation):
         small = thumbnail(explained.image, THUMB_PIXELS)
         images = [small]
         if role is not None:
-            tinted = overlay(small, explained.patches, maps_of([explained], [role])[0][role])
-            # For omissions the map and the part of the image that the caption forgot most, else the image and its map.
-            forgets = role == "omission"
-            images = [tinted, thumbnail(_forgotten(explained), THUMB_PIXELS)] if forgets else [small, tinted]
+            images.append(overlay(small, explained.patches, maps_of([explained], [role])[0][role]))
         words = str(words_html(explained))
     elif isinstance(explained, RowError):
         note = str(explained)
-    elif row is None or row.image is None:
-        note = f"{(row.error if row is not None else None) or 'the file does not name its image'}; {REMEDY}"
     else:
-        try:
-            images = [thumbnail(open_image(row.image), THUMB_PIXELS)]
-        except RowError as error:
-            note = str(error)
+        shown, note = row_image(row)
+        note += f"; {REMEDY}" if row is None or row.image is None else ""
     return {
         "row": number,
         "words": words,
-        "images": [data_uri(image) for image in images],
+        "images": [data_uri(image) for image in images] or [shown] * bool(shown),
         "lines": _lines(explained) if isinstance(explained, Explanation) else [],
         "note": note,
         "explained": isinstance(explained, Explanation),
     }
 
 
+def row_image(row: Row | None) -> tuple[str, str]:
+    """Return the reduced image of a row as a data URI, or why it has none."""
+    if row is None or row.image is None:
+        return "", str((row.error if row else None) or "the file does not name its image")
+    try:
+        return data_uri(thumbnail(open_image(row.image), THUMB_PIXELS)), ""
+    except RowError as error:
+        return "", str(error)
+
+
 def _lines(explained: Explanation) -> list[str]:
     """Return the headline, which has the verdict and the words in doubt, and the remarks."""
     return [line for line in (explained.score.headline, *remarks(explained)) if line]
-
-
-def _forgotten(item: Explanation) -> Image:
-    """Return the patch with the highest coverage term and its neighbours, cut from the image in colour."""
-    left, top, right, bottom = item.patches.boxes[int(np.argmax(item.coverage_terms))].tolist()
-    wide, high = max(right - left, 1.0), max(bottom - top, 1.0)
-    (width, height), start = item.image.size, (max(0, int(left - wide)), max(0, int(top - high)))
-    return item.image.crop((*start, min(width, round(right + wide)), min(height, round(bottom + high))))
 
 
 def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, legend: str) -> str:
@@ -200,8 +195,8 @@ def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title:
             "means": {name: _mean(results, name) for name in results.metrics},
             "systems": {
                 name: [
-                    asdict(standing) | {"mean": _interval(standing.mean), "behind": _interval(standing.behind)}
-                    for standing in standings(results, name)
+                    {"system": system, "captions": captions, "mean": _interval(mean)}
+                    for system, captions, mean in standings(results, name)
                 ]
                 for name in results.metrics
             },
@@ -230,8 +225,6 @@ def _mean(results: Results, name: str) -> list[float | None] | None:
     return _interval(bootstrap_mean(values[good], clusters=np.array(results.clusters)[good], how=HOW))
 
 
-def _interval(interval: Interval | None) -> list[float | None] | None:
+def _interval(interval: Interval) -> list[float | None]:
     """Return the value and the ends; an unknown end, as for a single image, is null."""
-    if interval is None:
-        return None
     return [end if np.isfinite(end) else None for end in (interval.value, interval.low, interval.high)]

@@ -1,7 +1,4 @@
-"""Scored files: their columns, their rows with images, and comparisons of their captioners.
-
-Captioners are compared by means with intervals, and by differences on shared images.
-"""
+"""Scored files: their columns, their rows with images, and the means of their captioners."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -90,7 +87,7 @@ def read_results(path: Path) -> Results:
         captions=_texts(rows, caption),
         images=_texts(rows, image),
         errors=_texts(rows, "error"),
-        systems=None if system is None else _systems(rows, system, path),
+        systems=None if system is None else _texts(rows, system),
         numbers=columns,
         others={name: tuple(text[:_CELL] for text in _texts(rows, name)) for name in names if name not in used},
         verdicts=_verdicts(rows, columns.get("match"), limits),
@@ -146,16 +143,6 @@ def signature_of(path: Path, *, signed: bool = False) -> str:
         plain = metadata.get(b"msdscore", b"")
         return str((metadata.get(b"signed", plain) if signed else plain).decode())
     return ""
-
-
-def _systems(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> tuple[str, ...]:
-    """Return the captioner of each row; raise `InputError` for two whose names differ only in type, as 1 and "1"."""
-    values: dict[str, Any] = {}
-    for row in rows:
-        first = values.setdefault(_text(row.get(name)), row.get(name))
-        if isinstance(first, str) != isinstance(row.get(name), str) and None not in (first, row.get(name)):
-            raise InputError(f"{path}: {name} is {first!r} in some rows and {row[name]!r} in others; write one of them")
-    return _texts(rows, name)
 
 
 def _texts(rows: Sequence[Mapping[str, Any]], name: str | None) -> tuple[str, ...]:
@@ -227,37 +214,15 @@ def scored_rows(
             return
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Result of one captioner in one metric; `behind` is its difference to the best on their `shared` images."""
-
-    system: str
-    captions: int
-    mean: Interval
-    behind: Interval | None
-    shared: int
-
-
-def standings(results: Results, metric: str) -> list[Standing]:
-    """Return all captioners, best first; whole images are resampled."""
+def standings(results: Results, metric: str) -> list[tuple[str, int, Interval]]:
+    """Return the name, number of captions and mean of each captioner, best first; whole images are resampled."""
     if results.systems is None:
         return []
-    systems, images, values = np.array(results.systems), np.array(results.images), results.numbers[metric]
-    clusters, good = np.array(results.clusters), ~np.isnan(values)
-    rows = {name: good & (systems == name) for name in sorted(set(results.systems))}
-    rows = {name: chosen for name, chosen in rows.items() if chosen.any()}
-    means = {name: bootstrap_mean(values[chosen], clusters=clusters[chosen], how=HOW) for name, chosen in rows.items()}
-    order = sorted(means, key=lambda name: means[name].value if metric in lower_is_better() else -means[name].value)
-    by_image: dict[str, dict[str, float]] = {}  # the mean of each image
-    for name in order:
-        labels, codes = np.unique(images[rows[name]], return_inverse=True)
-        sums, sizes = np.bincount(codes, weights=values[rows[name]]), np.bincount(codes)
-        by_image[name] = dict(zip(labels.tolist(), (sums / sizes).tolist(), strict=True))
-    standing = []
-    for name in order:
-        scores, best = by_image[name], by_image[order[0]]
-        shared = [image for image in scores if image and image in best]
-        gaps = [scores[image] - best[image] for image in shared] if name != order[0] else []
-        behind = bootstrap_mean(gaps, how=HOW) if gaps else None
-        standing.append(Standing(name, int(rows[name].sum()), means[name], behind, len(shared)))
-    return standing
+    systems, values, clusters = np.array(results.systems), results.numbers[metric], np.array(results.clusters)
+    means = []
+    for name in sorted(set(results.systems)):
+        chosen = (systems == name) & ~np.isnan(values)
+        if chosen.any():
+            mean = bootstrap_mean(values[chosen], clusters=clusters[chosen], how=HOW)
+            means.append((name, int(chosen.sum()), mean))
+    return sorted(means, key=lambda each: each[2].value, reverse=metric not in lower_is_better())

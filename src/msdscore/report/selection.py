@@ -5,17 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from msdscore.errors import RowError
-from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.maps import thumbnail
+from msdscore.explain.html import whole_page
 from msdscore.forms.registry import lower_is_better
-from msdscore.io.images import open_image
+from msdscore.report.build import row_image
 from msdscore.report.results import rows_with_images
 from msdscore.select.rule import BINS, Histogram, Rule
 from msdscore.select.run import Selected
 from msdscore.select.scores import ScoreFile, shard_rows
 
-_THUMB_PIXELS = 200
 _WIDTH, _HEIGHT = 360, 110
 WHAT = {
     "last kept": "Last kept",
@@ -82,11 +79,5 @@ def _images(examples: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
         known = {at: (str(row.get(file.key_name)), row.get("caption")) for at, row in chosen.items()}
         rows = rows_with_images(Path(name), None, None, chosen) if file.facts is None else shard_rows(file.facts, known)
         for position, row in rows.items():
-            shown = {"note": str(row.error or "")}
-            try:
-                if row.image is not None:
-                    shown = {"image": data_uri(thumbnail(open_image(row.image), _THUMB_PIXELS))}
-            except RowError as error:
-                shown = {"note": str(error)}
-            images[chosen[position]["row"]] = shown
+            images[chosen[position]["row"]] = dict(zip(("image", "note"), row_image(row), strict=True))
     return images

@@ -13,8 +13,8 @@ import torch
 
 from msdscore.errors import ConfigError, require
 from msdscore.explain.explanation import Explanation, explain
-from msdscore.explain.figure import SHEET_PIXELS, sheet_pixels
-from msdscore.explain.html import words_html
+from msdscore.explain.figure import figure_pixels
+from msdscore.explain.html import THUMB_PIXELS, words_html
 from msdscore.explain.look import word_limit
 from msdscore.explain.maps import thumbnail
 from msdscore.forms.registry import columns_logged
@@ -121,7 +121,7 @@ def log_captions(writer: Any, checked: CheckedCaptions, step: int, *, prefix: st
         limit, table = word_limit(checked.shown), wandb.Table(columns=list(_TABLE))
         for item in checked.shown:
             table.add_data(
-                wandb.Image(thumbnail(item.image, SHEET_PIXELS)),
+                wandb.Image(thumbnail(item.image, THUMB_PIXELS)),
                 wandb.Html(str(words_html(item, limit)), inject=False),
                 item.score.msd,
                 known(item.score.match),
@@ -129,7 +129,7 @@ def log_captions(writer: Any, checked: CheckedCaptions, step: int, *, prefix: st
             )
         writer.log({f"{prefix}/captions": table}, step=step)
         return
-    writer.add_image(f"{prefix}/captions", sheet_pixels(checked.shown), step, dataformats="HWC")
+    writer.add_image(f"{prefix}/captions", figure_pixels(checked.shown), step, dataformats="HWC")
     writer.add_text(f"{prefix}/signature", f"`{checked.scores.signature}`", step)
 
 

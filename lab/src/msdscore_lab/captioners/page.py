@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from msdscore.errors import RowError
-from msdscore.explain.html import data_uri, whole_page
-from msdscore.explain.maps import thumbnail
+from msdscore.explain.html import whole_page
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import heading
 from msdscore.intervals import Interval
-from msdscore.io.images import open_image
-from msdscore.report.build import THUMB_PIXELS
+from msdscore.report.build import row_image
 from msdscore.report.results import rows_with_images
 from msdscore_lab.captioners.contest import Contest
 from msdscore_lab.captioners.ranking import (
@@ -169,9 +166,5 @@ def _thumbs(
     for file_index, path in enumerate(contest.files):
         needed = [row for file, row in origins if file == file_index]
         for position, row in rows_with_images(path, rows, images, needed).items() if needed else ():
-            try:
-                if row.image is not None:
-                    thumbs[file_index, position] = data_uri(thumbnail(open_image(row.image), THUMB_PIXELS))
-            except RowError:  # the card has captions without an image
-                continue
+            thumbs[file_index, position], _ = row_image(row)  # without an image, the card has captions only
     return thumbs

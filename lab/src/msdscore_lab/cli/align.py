@@ -76,7 +76,7 @@ def run_training(
     json: bool,
 ) -> None:
     """Load a recipe, train it and print the report."""
-    from msdscore.cli.listings import fields_table
+    from msdscore.cli.progress import fields_table
     from msdscore.io.targets import check_folder
     from msdscore_lab.align.recipe import load_recipe
     from msdscore_lab.align.run.parts import TrainOptions
@@ -113,7 +113,7 @@ def _events() -> "Iterator[Callable[[Event], None]]":
 @align.command("eval")
 def evaluate(run: RunFolder, pairs: PairOptions, device: options.Device = "auto", json: options.Json = False) -> None:
     """Evaluate the retrieval of a run with pooled vectors."""
-    from msdscore.cli.listings import rows_table
+    from msdscore.cli.progress import rows_table
     from msdscore_lab.align.evaluate import evaluate as measure
 
     result = measure(run, pairs.source(), device=device)

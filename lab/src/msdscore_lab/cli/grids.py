@@ -4,8 +4,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from msdscore.cli.listings import console
-from msdscore.cli.progress import visible
+from msdscore.cli.progress import console, visible
 from msdscore_lab.benchmarks.results.grids import Grid
 
 

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from msdscore.cli import options
-from msdscore.cli.listings import OneName, entry_fields, print_entries
-from msdscore.cli.progress import print_json
+from msdscore.cli.progress import OneName, entry_fields, print_entries, print_json
 from msdscore_lab.cli.options import ReaderOption
 
 BenchmarkName = Annotated[str, typer.Argument(help="Name of a benchmark.")]

@@ -1,4 +1,4 @@
-"""`msdscore table` and `compare`: tables of benchmark results, and significance tests."""
+"""`msdscore table`, `compare` and `cite`: tables of results, significance tests, and BibTeX entries."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from msdscore.cli import options
 from msdscore.cli.options import INPUT, OUTPUT, option
-from msdscore.cli.progress import print_json
+from msdscore.cli.progress import print_json, tell
 from msdscore.errors import ConfigError
 from msdscore_lab.cli import options as lab_options
 
@@ -100,3 +100,21 @@ def compare(
         print_json(plain(values))
     else:
         grid_table(grid)
+
+
+def cite(
+    result: Annotated[
+        str, typer.Argument(help="Output of score, bench or study, or a signature; default: software and paper only.")
+    ] = "",
+) -> None:
+    """Print BibTeX entries of the software, the paper and the encoder in the signature of a result.
+
+    Sentences for your paper, with the signature and, for a scored file, the mean with its interval, are printed to
+    standard error: `msdscore cite FILE > refs.bib` shows them and writes the entries.
+    """
+    from msdscore_lab.citation import bibtex, means, sentence, signatures_in
+
+    signatures = signatures_in(result) if result else []
+    typer.echo(bibtex(signatures))
+    if signatures:
+        tell("\n".join(filter(None, (sentence(signatures), means(result)))))

@@ -29,7 +29,7 @@ function between(cells, length) {
   });
 }
 
-// The image in light grey, tinted by the strengths of its patches from −1 to 1; unseen regions are darkened.
+// The image in light grey, tinted by the strengths of its patches from 0 to 1; unseen regions are darkened.
 export function tint(canvas, bitmap, map) {
   const pen = canvas.getContext("2d", { willReadFrequently: true });
   pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
@@ -41,8 +41,7 @@ export function tint(canvas, bitmap, map) {
   const wide = map.cells.columns.length,
     values = map.strength,
     last = ramps[map.role].length - 1;
-  const above = ramps[map.role].map(rgb),
-    below = ramps.support.map(rgb);
+  const shades = ramps[map.role].map(rgb);
   for (let y = 0, i = 0; y < canvas.height; y++) {
     for (let x = 0; x < canvas.width; x++, i += 4) {
       const grey = Math.round(0.299 * data[i] + 0.587 * data[i + 1] + 0.114 * data[i + 2]) / 255;
@@ -53,10 +52,9 @@ export function tint(canvas, bitmap, map) {
       const [c0, c1, c] = across[x],
         [r0, r1, r] = down[y];
       const along = (row) => values[row * wide + c0] * (1 - c) + values[row * wide + c1] * c;
-      const signed = along(r0) * (1 - r) + along(r1) * r,
-        strength = Math.min(1, Math.abs(signed));
+      const strength = Math.min(1, along(r0) * (1 - r) + along(r1) * r);
       const light = 0.45 + 0.55 * grey + 0.3 * strength * (1 - grey);
-      const shade = (signed >= 0 ? above : below)[Math.round(strength * last)];
+      const shade = shades[Math.round(strength * last)];
       data[i] = light * shade[0];
       data[i + 1] = light * shade[1];
       data[i + 2] = light * shade[2];
@@ -119,9 +117,8 @@ export function patchAt(cells, x, y) {
   return column < 0 || row < 0 ? -1 : row * cells.columns.length + column;
 }
 
-// A ramp as a CSS background: from the background to one role, or from one role over the background to another.
-export function gradient(role, other = null, ramp = "ramps") {
-  const shades = (name) =>
-    look[ramp][name].filter((_, step) => step % 16 === 0 || step === look[ramp][name].length - 1);
-  return `linear-gradient(90deg, ${[...(other ? shades(other).toReversed() : []), ...shades(role)].join(", ")})`;
+// A ramp as a CSS background, from white to the colour of a role.
+export function gradient(role) {
+  const shades = look.ramps[role].filter((_, step, all) => step % 16 === 0 || step === all.length - 1);
+  return `linear-gradient(90deg, ${shades.join(", ")})`;
 }

@@ -36,7 +36,6 @@ function mapOf(caption) {
   const all = state.captions.filter((other) => other.result).map((other) => other.result.look.maps[state.map]);
   const limit = Math.max(...all.map((other) => other.limit)) || 1;
   const widest = all.find((other) => other.limit === limit) ?? map;
-  const below = all.find((other) => other.below)?.below ?? null;
   return {
     role: state.map,
     cells: caption.result.look.cells,
@@ -44,7 +43,6 @@ function mapOf(caption) {
     title: map.title,
     low: widest.low,
     high: widest.high,
-    below,
   };
 }
 
@@ -179,7 +177,7 @@ function Legend() {
   if (!map) return html`<p id="legend" class="hint">${state.image ? HINT : ""}</p>`;
   return html`<p id="legend">
     <b>${map.title}</b> ${map.low}
-    <i aria-hidden="true" style=${{ background: draw.gradient(map.role, map.below) }}></i>
+    <i aria-hidden="true" style=${{ background: draw.gradient(map.role) }}></i>
     ${map.high}
   </p>`;
 }

@@ -532,23 +532,10 @@ function tiles() {
   );
 }
 
-// The best captioner in a sentence, by the interval of the difference between the first two.
-function verdict([first, second]) {
-  if (!second) return "";
-  const { behind, shared } = second;
-  const images = `${shared.toLocaleString("en")} image${shared === 1 ? "" : "s"}`;
-  if (!behind || behind[1] === null)
-    return `${first.system} is first; no images are shared, so the difference is not tested.`;
-  if (behind[1] <= 0 && behind[2] >= 0)
-    return `Too close to call: no significant difference between ${first.system} and ${second.system} on ${images}.`;
-  return `${first.system} is the best: significantly ahead of ${second.system} on ${images}.`;
-}
-
 function captioners() {
   const list = data.systems[state.metric] || [];
   $("captioners").hidden = !list.length;
   if (!list.length) return;
-  $("verdict").textContent = verdict(list);
   const ends = list.flatMap((one) => one.mean).filter((end) => end !== null),
     lowest = Math.min(...ends),
     wide = Math.max(...ends) - lowest || 1;
@@ -559,12 +546,9 @@ function captioners() {
     "captions",
     "mean " + names[state.metric] + " [95 %], " + better,
     "",
-    "difference to the best [95 %]",
-    "shared images",
   ])
     head.append(make(name ? "th" : "td", "", name)); // the bars have no name
   document.querySelector("#captioners thead").replaceChildren(head);
-  const text = (interval) => (interval ? showMean(state.metric, interval) : "");
   document.querySelector("#captioners tbody").replaceChildren(
     ...list.map((one) => {
       const row = make("tr"),
@@ -583,10 +567,8 @@ function captioners() {
       row.append(
         make("td", "", one.system),
         make("td", "", one.captions),
-        make("td", "", text(one.mean)),
+        make("td", "", showMean(state.metric, one.mean)),
         range,
-        make("td", "", text(one.behind)),
-        make("td", "", one.behind ? one.shared : ""),
       );
       row.addEventListener("click", () => {
         $("system").value = state.system = state.system === one.system ? "" : one.system;

@@ -139,5 +139,5 @@ def _tex(text: str) -> str:
 
 def _entries() -> dict[str, str]:
     """Return the entries of `citations.bib` by key."""
-    text = files("msdscore.report").joinpath("assets/citations.bib").read_text("utf-8")
+    text = files("msdscore_lab").joinpath("citations.bib").read_text("utf-8")
     return {match[1]: match[0].strip() for match in re.finditer(r"^@\w+\{([^,]+),.*?^\}", text, re.S | re.M)}
