@@ -189,7 +189,7 @@ def test_scores_as_plain_values():
     assert json.loads(json.dumps(value)) == value
     assert (value["caption"], value["candidates"], value["signature"]) == ("a red square", 2, scorer.signature)
     assert value["soft_msd"] == scores.soft_msd[0]
-    assert scores.to_dict() == {"signature": scorer.signature, "scores": scores.rows()}
+    assert scores.to_dict() == {"signature": scorer.signature, "verdict_at": [0.2, 0.5], "scores": scores.rows()}
 
 
 def test_distinct_images_and_captions_are_embedded_once():

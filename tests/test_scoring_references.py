@@ -381,6 +381,7 @@ def test_explanation_lists_words_in_references(mini):
     assert [(word.word, word.references) for word in item.missing][:1] == [("ball", 2)]
     assert "in the references too: dog (4 of 4)" in str(item)
     assert "in no reference: brown" in str(item)
+    assert "words are judged by the image and its references together" in str(item)
     assert "references" not in str(plain)
     plain_values = item.to_dict()
     assert next(word for word in plain_values["words"] if word["text"] == "dog")["references"] == 4

@@ -223,7 +223,7 @@ def remarks(item: Attribution, items: Sequence[Attribution] = ()) -> list[str]:
 
 
 def _reference_remarks(item: Attribution, count: int) -> list[str]:
-    """Return which words are in the references and which are not, and what else several of them say."""
+    """Return what words are judged by, which are in the references and which are not, and what several of them add."""
     counted = [unit for unit in item.units if unit.references is not None]
     lists = {
         "in the references too": [f"{unit.text} ({unit.references} of {count})" for unit in counted if unit.references],
@@ -232,7 +232,8 @@ def _reference_remarks(item: Attribution, count: int) -> list[str]:
             f"{word.word} ({word.references} of {count})" for word in item.missing if word.references
         ],
     }
-    return [f"{title}: {', '.join(words)}" for title, words in lists.items() if words]
+    rule = ["words are judged by the image and its references together"] if item.form.has_p_values else []
+    return rule + [f"{title}: {', '.join(words)}" for title, words in lists.items() if words]
 
 
 class WaterfallStep(NamedTuple):

@@ -494,8 +494,8 @@ class Scores:
         return [{"caption": score.caption, **score.row()} for score in self]
 
     def to_dict(self) -> dict[str, Any]:
-        """The signature and one dictionary per caption under `scores`: plain values, ready for JSON."""
-        return {"signature": self.signature, "scores": self.rows()}
+        """The signature, limits of verdicts, and one dictionary per caption under `scores`: ready for JSON."""
+        return {"signature": self.signature, "verdict_at": list(self.verdict_at), "scores": self.rows()}
 
     def to_arrow(self) -> "pyarrow.Table":
         """An Arrow table whose schema carries the signature."""
