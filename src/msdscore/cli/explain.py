@@ -119,14 +119,13 @@ def demo_table(shown: "Sequence[tuple[Photograph, Explanations]]") -> None:
     from msdscore.report.demo import best_first
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("photograph", "Soft-MSD", "match", "", "caption"):
-        table.add_column(name, justify="right" if name in ("Soft-MSD", "match") else "left")
+    for name in ("photograph", "", "caption", "Soft-MSD", "result"):
+        table.add_column(name)
     for photograph, explained in shown:
         limit = word_limit(explained)
-        for rank, (kind, item) in enumerate(best_first(explained)):
-            name = f"[bold]{photograph.name}[/]" if rank == 0 else ""
-            match = f"{item.score.match:.2f}" if item.score.has_match else ""
-            table.add_row(name, f"{item.score.soft_msd:+.3f}", match, f"[dim]{kind}[/]", coloured(item, limit))
+        for kind, item in best_first(explained):
+            soft_msd = f"{item.score.soft_msd:+.3f}"
+            table.add_row(photograph.name, kind, coloured(item, limit), soft_msd, item.score.headline)
         table.add_row()
     console().print(table)
 
