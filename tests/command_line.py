@@ -37,3 +37,17 @@ def msdscore(*arguments, **options):
         except SystemExit as end:
             code = end.code
     return SimpleNamespace(returncode=code or 0, stdout=out.getvalue(), stderr=errors.getvalue())
+
+
+def completed(*arguments, code=0, **options):
+    """Run the program, which must end with this code."""
+    answer = msdscore(*arguments, **options)
+    assert answer.returncode == code, answer.stderr
+    return answer
+
+
+def refused(*arguments, **options):
+    """Return the one-line error of a call that must be rejected."""
+    answer = completed(*arguments, code=2, **options)
+    assert (answer.stdout, answer.stderr.count("\n")) == ("", 1), answer.stderr
+    return answer.stderr

@@ -22,7 +22,7 @@ from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from command_line import invoke, msdscore
+from command_line import completed, invoke, msdscore, refused
 from msdscore import Paper
 from msdscore.cli.app import app
 from msdscore.cli.estimate import sampled_rate
@@ -73,8 +73,7 @@ def test_commands_of_a_missing_distribution_name_what_to_install(command, needed
 def test_every_command_has_help():
     program = get_command(app)
     for name in program.list_commands(None):
-        result = invoke(name, "--help")
-        assert result.exit_code == 0, name
+        result = completed(name, "--help")
         help_text = program.get_command(None, name).help
         assert help_text.splitlines()[0][:40] in " ".join(result.stdout.split()), name
 
@@ -83,8 +82,7 @@ def test_every_command_has_help():
     "command", [[], ["score"], ["caption"], ["study"], ["align"], ["align", "train"], ["cococf", "build"]]
 )
 def test_flags_take_no_value_in_help(command):
-    result = invoke(*command, "--help")
-    assert result.exit_code == 0
+    result = completed(*command, "--help")
     assert "--help" in result.stdout
     assert "bool" not in result.stdout.lower()
 
@@ -113,8 +111,7 @@ def test_options_of_rows_are_rejected_for_one_image(red, words):
 
 
 def test_unknown_dtype_is_rejected_by_every_encoder(red):
-    done = msdscore("score", red, "a dog", "-e", "toy", "--dtype", "int8")
-    assert (done.returncode, "got 'int8'" in done.stderr) == (2, True)
+    assert "got 'int8'" in refused("score", red, "a dog", "-e", "toy", "--dtype", "int8")
 
 
 @pytest.mark.parametrize("options", [["-OO"], []])
@@ -126,8 +123,7 @@ def test_program_prints_without_docstrings_and_without_a_width(options):
 
 def test_former_name_of_form_is_accepted_with_a_line(red):
     renamed = invoke("score", red, "a dog", "-e", "toy", "--form", "long", "--json")
-    former = invoke("score", red, "a dog", "-e", "toy", "--preset", "long", "--json")
-    assert former.exit_code == 0
+    former = completed("score", red, "a dog", "-e", "toy", "--preset", "long", "--json")
     assert former.stdout == renamed.stdout
     assert (renamed.stderr, former.stderr) == ("", "--preset is now --form, and will be removed in version 1.1\n")
     both = msdscore("score", red, "a dog", "-e", "toy", "--preset", "long", "--form", "short")
@@ -170,8 +166,7 @@ def test_a_parameter_typed_as_a_dataclass_becomes_one_option_per_field():
 
 
 def test_score_prints_a_table_and_json(red):
-    table = msdscore("score", red, "a red square", "a blue square", "-e", "toy")
-    assert table.returncode == 0, table.stderr
+    table = completed("score", red, "a red square", "a blue square", "-e", "toy")
     assert table.stdout.splitlines()[1].endswith("a red square")
     assert "msd|enc:toy" in table.stdout
     answer = json.loads(msdscore("score", red, "a red square", "-e", "toy", "--json").stdout)
@@ -182,12 +177,10 @@ def test_score_prints_a_table_and_json(red):
 def test_exit_codes(red, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"image": "red.png", "caption": "red"}))
-    fine = msdscore("score", rows, "-e", "toy", "-o", tmp_path / "out.parquet")
-    assert fine.returncode == 0, fine.stderr
+    fine = completed("score", rows, "-e", "toy", "-o", tmp_path / "out.parquet")
     assert "1 rows, 0 failed" in fine.stderr
     rows.write_text(rows.read_text() + "\n" + json.dumps({"image": "gone.png", "caption": "red"}))
-    partial_run = msdscore("score", rows, "-e", "toy")
-    assert partial_run.returncode == 3
+    partial_run = completed("score", rows, "-e", "toy", code=3)
     assert json.loads(partial_run.stdout.splitlines()[1])["error"].endswith("gone.png: no such file")
     for wrong in (
         ["score", rows, "-e", "tot"],
@@ -228,8 +221,7 @@ def test_invalid_paths_are_one_line_errors(red, tmp_path):
 
 def test_rows_from_standard_input(red):
     line = json.dumps({"image": str(red), "caption": "red"})
-    answer = msdscore("score", "-", "-e", "toy", input=line + "\n")
-    assert answer.returncode == 0, answer.stderr
+    answer = completed("score", "-", "-e", "toy", input=line + "\n")
     assert json.loads(answer.stdout)["caption"] == "red"
 
 
@@ -292,15 +284,13 @@ def test_failed_rows_and_finished_runs_are_reported(red, tmp_path):
     bad = [{"image": f"gone{i}.png", "caption": "red"} for i in range(5)]
     rows = write_rows(tmp_path / "rows.jsonl", {"image": "red.png", "caption": "red", "msd": 1}, *bad)
     command = ["score", rows, "-e", "toy", "-o", tmp_path / "out.tsv"]
-    first = msdscore(*command)
-    assert first.returncode == 3
+    first = completed(*command, code=3)
     assert first.stderr.splitlines()[0].endswith("6 rows, 5 failed -> " + str(tmp_path / "out.tsv"))
     assert "row 1: " in first.stderr
     assert "gone0.png: no such file" in first.stderr
     assert "and 2 more; see the column error of the output" in first.stderr
     assert "the input column msd is renamed to input_msd" in first.stderr
-    again = msdscore(*command)
-    assert again.returncode == 3
+    again = completed(*command, code=3)
     assert again.stderr.splitlines()[0].endswith("already finished, nothing to do")
     assert again.stderr.splitlines()[-1] == first.stderr.splitlines()[-1]
     Image.new("RGB", (40, 40), "red").save(tmp_path / "gone3.png")
@@ -336,8 +326,7 @@ def test_columns_and_compressed_input(red, tmp_path):
     with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
         file.write(json.dumps(rows[0]))
     options = ["--image-column", "photo", "--caption-column", "alt text", "--id-column", "nr"]
-    answer = msdscore("score", tmp_path / "rows.jsonl.gz", "-e", "toy", *options)
-    assert answer.returncode == 0, answer.stderr
+    answer = completed("score", tmp_path / "rows.jsonl.gz", "-e", "toy", *options)
     row = json.loads(answer.stdout)
     assert {name: row[name] for name in rows[0]} == rows[0]
     assert row["error"] is None
@@ -396,8 +385,7 @@ def one_row(red):
 
 
 def test_doctor_reports_the_installation_and_passes():
-    done = invoke("doctor", "-e", "toy")
-    assert done.exit_code == 0, done.output
+    done = completed("doctor", "-e", "toy")
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert lines["version"].startswith("msdscore ")
     assert re.search(r"\bnumpy \d", lines["libraries"])
@@ -498,8 +486,7 @@ def test_empty_output_name_is_rejected(one_row):
 
 
 def test_ascii_standard_output_gets_json_escapes(one_row):
-    done = msdscore("score", one_row, "-e", "toy", env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0, done.stderr
+    done = completed("score", one_row, "-e", "toy", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert r"a caf\u00e9" in done.stdout
     assert json.loads(done.stdout)["caption"] == "a café"
 
@@ -518,8 +505,7 @@ def test_input_with_a_name_that_is_not_utf8_is_rejected(one_row):
     path = os.fsdecode(os.fsencode(one_row.parent) + b"/caf\xe9.jsonl")
     one_row.rename(path)
     for _ in range(2):
-        done = msdscore("score", path, "-e", "toy", "-o", one_row.parent / "out.jsonl", "--json")
-        assert done.returncode == 0, done.stderr
+        completed("score", path, "-e", "toy", "-o", one_row.parent / "out.jsonl", "--json")
     assert json.loads(done.stdout)["rows"] == 1
 
 
@@ -536,8 +522,7 @@ def test_ctrl_c_during_imports_prints_no_traceback():
 
 
 def test_caption_that_cannot_be_read_does_not_discard_the_others(red, tmp_path):
-    shown = msdscore("score", red, "a red square", "", "-e", "toy")
-    assert shown.returncode == 3
+    shown = completed("score", red, "a red square", "", "-e", "toy", code=3)
     assert "a red square" in shown.stdout
     assert "not scored, '': caption is empty" in shown.stdout
     written = msdscore("score", red, "a red square", "", "-e", "toy", "-o", tmp_path / "scores.parquet")
@@ -565,8 +550,7 @@ def test_references_are_cited_and_a_file_that_matches_no_row_is_an_error(red, tm
 
 
 def test_cite_prints_software_paper_and_the_encoder_of_a_result(red, tmp_path):
-    plain = msdscore("cite")
-    assert plain.returncode == 0, plain.stderr
+    plain = completed("cite")
     assert re.findall(r"^@\w+\{(.*),$", plain.stdout, re.M) == ["msdscore", "kan2026msdscore"]
     assert "arXiv:2605.06080" in plain.stdout
     rows = tmp_path / "rows.jsonl"
@@ -656,15 +640,15 @@ def test_estimate_prints_rows_rate_and_time_and_writes_nothing(tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(lines))
     (tmp_path / "few.jsonl").write_text("".join(lines[:3]))
     before = sorted(tmp_path.iterdir())
-    told = msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "-o", tmp_path / "out.parquet", "--estimate")
-    assert told.returncode == 0, told.stderr
+    told = completed("score", tmp_path / "rows.jsonl", "-e", "toy", "-o", tmp_path / "out.parquet", "--estimate")
     assert told.stdout.startswith("40 rows in 1 file\n")
     assert "rows per second on cpu in one process, from a sample of 32" in told.stdout
     facts = json.loads(msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "--estimate", "--json").stdout)
     assert (facts["rows"], facts["exact"], facts["shards"], facts["processes"]) == (40, True, 1, 1)
     assert facts["seconds"] == pytest.approx(40 / facts["rows_per_second"], abs=0.06)
-    few = msdscore("score", tmp_path / "few.jsonl", "-e", "toy", "--estimate")
-    assert (few.returncode, "3 rows are too few for an estimate; omit --estimate" in few.stderr) == (2, True)
+    assert "3 rows are too few for an estimate; omit --estimate" in refused(
+        "score", tmp_path / "few.jsonl", "-e", "toy", "--estimate"
+    )
     assert sorted(tmp_path.iterdir()) == before
     shards = tmp_path / "shards"
     shards.mkdir()
@@ -734,8 +718,7 @@ def test_items_are_listed_from_the_benchmark_folder_or_its_parent(tmp_path):
     for root, folder in ((tmp_path / "a", tmp_path / "a"), (tmp_path / "b", tmp_path / "b" / "flickr8k-expert")):
         folder.mkdir(parents=True)
         write(folder)
-        answer = msdscore("benchmarks", "items", "flickr8k-expert", "--root", root)
-        assert answer.returncode == 0, answer.stderr
+        answer = completed("benchmarks", "items", "flickr8k-expert", "--root", root)
         assert json.loads(answer.stdout.splitlines()[0])["captions"]
 
 

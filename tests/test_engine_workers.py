@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from command_line import invoke, msdscore
+from command_line import completed, invoke, msdscore
 from msdscore import __version__, threads
 from msdscore.encoders.cached import CacheSettings
 from msdscore.errors import ConfigError, RunError, UnknownNameError
@@ -228,8 +228,7 @@ def test_invalid_scorer_stops_all_workers(tmp_path):
 def test_the_command_scores_shards_into_a_folder(tmp_path):
     pattern, out = write_shards(tmp_path / "in", count=3), tmp_path / "scores"
     command = ["score", pattern, "-o", str(out), "-e", "toy", "--workers", "1", "--json"]
-    made = invoke(*command)
-    assert made.exit_code == 0, made.output
+    made = completed(*command)
     answer = json.loads(made.stdout)
     assert (answer["shards"], answer["earlier"], answer["rows"], answer["failed"]) == (3, 0, 15, 0)
     names = ["00000.parquet", "00001.parquet", "00002.parquet", "_run"]
@@ -271,18 +270,15 @@ def test_a_folder_may_have_a_dot_in_its_name(tmp_path):
     tar, there = write_tar(tmp_path / "0.tar"), tmp_path / "scores.v2"
     there.mkdir()
     for folder in (f"{tmp_path}/scores.v1/", str(there)):
-        made = invoke("score", str(tar), "-o", folder, "-e", "toy", "--workers", "1")
-        assert made.exit_code == 0, made.output
+        completed("score", str(tar), "-o", folder, "-e", "toy", "--workers", "1")
         assert pq.read_metadata(f"{folder}/0.parquet").num_rows == 6
 
 
 def test_the_command_scores_one_tar_into_a_file(tmp_path):
     tar = write_tar(tmp_path / "0.tar")
-    made = invoke("score", str(tar), "-o", str(tmp_path / "0.jsonl"), "-e", "toy")
-    assert made.exit_code == 0, made.output
+    completed("score", str(tar), "-o", str(tmp_path / "0.jsonl"), "-e", "toy")
     rows = [json.loads(line) for line in (tmp_path / "0.jsonl").read_text().splitlines()]
-    folder = invoke("score", str(tar), "-o", str(tmp_path / "out"), "-e", "toy", "--copy-column", "sha256")
-    assert folder.exit_code == 0, folder.output
+    completed("score", str(tar), "-o", str(tmp_path / "out"), "-e", "toy", "--copy-column", "sha256")
     table = pq.read_table(tmp_path / "out" / "0.parquet")
     assert [row["msd"] for row in rows] == table["msd"].to_pylist()
     assert rows[0]["image"] == "000000000.jpg"
@@ -385,8 +381,7 @@ def test_a_run_records_its_totals_failures_and_metrics(tmp_path):
         add(shard, "broken.txt", b"a red square")
     out, metrics = tmp_path / "scores", tmp_path / "run.prom"
     command = ("score", tmp_path / "{a,b,c}.tar", "-o", out, "-e", "toy", "--workers", 1)
-    answer = msdscore(*command, "--metrics", metrics)
-    assert answer.returncode == 3
+    completed(*command, "--metrics", metrics, code=3)
     record = json.loads((out / "_run/run.json").read_text())
     assert (record["shards"], record["shards_failed"], record["rows"], record["rows_failed"]) == (3, 1, 7, 1)
     assert record["finished"]
@@ -399,8 +394,7 @@ def test_a_run_records_its_totals_failures_and_metrics(tmp_path):
     lines = dict(line.split() for line in metrics.read_text().splitlines() if not line.startswith("#"))
     assert (lines["msdscore_run_rows"], lines["msdscore_run_finished"]) == ("7", "1")
     assert pq.ParquetDataset(out).read().num_rows == 7  # the record is not read as scores
-    part = msdscore(*command, "--part", "1/3")
-    assert part.returncode == 3
+    completed(*command, "--part", "1/3", code=3)
     assert json.loads((out / "_run/run-1-of-3.json").read_text())["shards"] == 1
 
 
@@ -479,8 +473,9 @@ def test_a_folder_of_shards_is_not_its_own_output(tmp_path):
 def test_an_error_of_all_shards_is_one_line(tmp_path):
     for number in range(4):
         pq.write_table(pa.table({"image": ["x"], "words": ["y"]}), tmp_path / f"{number}.parquet")
-    answer = msdscore("score", tmp_path / "{0..3}.parquet", "-o", tmp_path / "scores", "-e", "toy", "--workers", 1)
-    assert answer.returncode == 3
+    answer = completed(
+        "score", tmp_path / "{0..3}.parquet", "-o", tmp_path / "scores", "-e", "toy", "--workers", 1, code=3
+    )
     (line,) = (line for line in answer.stderr.splitlines() if "no caption column" in line)
     assert "0.parquet and 3 more" in line
 

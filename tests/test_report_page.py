@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from coloured_pairs import COLOURS, two_coloured
-from command_line import invoke
+from command_line import completed, invoke
 from hostile import Tags
 from msdscore import Scorer
 from msdscore.errors import ConfigError, InputError, RunError
@@ -215,8 +215,7 @@ def test_columns_of_the_run_are_used(tmp_path):
 def test_a_folder_without_the_images_is_reported(scored, tmp_path):
     (tmp_path / "empty").mkdir()
     arguments = ["report", str(scored / "out.jsonl"), "-o", str(tmp_path / "r.html"), "-e", "toy"]
-    answer = invoke(*arguments, "--images", str(tmp_path / "empty"))
-    assert answer.exit_code == 0, answer.output
+    answer = completed(*arguments, "--images", str(tmp_path / "empty"))
     assert "cards have no image: " in answer.stderr
     assert "no such file" in answer.stderr
 
@@ -266,10 +265,9 @@ def test_empty_file_gives_an_empty_page(tmp_path):
 
 
 def test_report_command(scored, tmp_path):
-    answer = invoke(
+    answer = completed(
         "report", str(scored / "out.jsonl"), "-o", str(tmp_path / "r.html"), "-e", "toy", "--images", str(scored)
     )
-    assert answer.exit_code == 0, answer.output
     assert "17 rows, 1 failed, 12 explained" in answer.stderr
     assert (tmp_path / "r.html").exists()
     plain = ["report", str(scored / "out.jsonl"), "-o", str(tmp_path / "r2.html"), "--images", str(scored)]
@@ -300,16 +298,14 @@ def test_a_folder_of_scored_shards_is_one_report(tmp_path):
             json.dumps({"image": str(tmp_path / "red.png"), "caption": f"a {colour} square"}) for colour in colours
         ]
         (tmp_path / f"{shard}.jsonl").write_text("\n".join(lines))
-    run = invoke(
+    completed(
         "score", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "-e", "toy", "-o", str(tmp_path / "scores")
     )
-    assert run.exit_code == 0, run.output
     results = read_results(tmp_path / "scores")
     assert results.captions == ("a red square", "a blue square", "a green square")
     assert results.others["shard"] == ("a", "a", "b")
     assert results.signature.startswith("msd|enc:toy@1|")
-    told = invoke("report", str(tmp_path / "scores"), "-o", str(tmp_path / "page.html"))
-    assert told.exit_code == 0, told.output
+    told = completed("report", str(tmp_path / "scores"), "-o", str(tmp_path / "page.html"))
     assert "3 rows, 0 failed" in told.stderr
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="none: expected score shards"):
@@ -337,8 +333,7 @@ def parquet_shards(tmp_path):
         {"image": images[:2], "captions": [["a red thing", "a thing"], ["a green thing"]], "kind": ["x", "y"]}
     )
     pq.write_table(lists, tmp_path / "data/b.parquet")
-    run = invoke("score", str(tmp_path / "data"), "-e", "toy", "-o", str(tmp_path / "scores"))
-    assert run.exit_code == 0, run.output
+    completed("score", str(tmp_path / "data"), "-e", "toy", "-o", str(tmp_path / "scores"))
     return tmp_path
 
 
@@ -363,8 +358,7 @@ def test_images_inside_parquet_shards_are_found_by_file_and_row(parquet_shards, 
 
 def test_the_page_of_a_selection_shows_images_inside_parquet(parquet_shards, tmp_path):
     rule = ["--keep", "0.5", "--report", str(tmp_path / "cut.html")]
-    told = invoke("select", str(tmp_path / "scores"), "-o", str(tmp_path / "kept.parquet"), *rule)
-    assert told.exit_code == 0, told.output
+    completed("select", str(tmp_path / "scores"), "-o", str(tmp_path / "kept.parquet"), *rule)
     page = (tmp_path / "cut.html").read_text()
     assert page.count('src="data:image') == page.count('<div class="card">') > 4
     (tmp_path / "data/a.parquet").unlink()
@@ -373,8 +367,7 @@ def test_the_page_of_a_selection_shows_images_inside_parquet(parquet_shards, tmp
     single = str(tmp_path / "single.parquet")
     run = invoke("score", str(tmp_path / "data/b.parquet"), "-e", "toy", "-o", single)
     assert "the image bytes of column image are not copied, only their paths; for a subset with images" in run.stderr
-    told = invoke("select", single, "-o", str(tmp_path / "k.txt"), *rule, "--overwrite")
-    assert told.exit_code == 0, told.output
+    completed("select", single, "-o", str(tmp_path / "k.txt"), *rule, "--overwrite")
     assert 'src="data:image' in (tmp_path / "cut.html").read_text()
     told = invoke("select", single, "-o", str(tmp_path / "folder"), "--keep", "1")
     assert f"score the data into a folder (msdscore score {tmp_path}/data/b.parquet -o scores)" in str(told.exception)

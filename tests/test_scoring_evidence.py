@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from coloured_pairs import PLAIN, coloured, write_coloured
-from command_line import invoke, msdscore
+from command_line import completed, invoke
 from msdscore import Scorer
 from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import (
@@ -455,8 +455,7 @@ def test_bank_does_not_depend_on_hash_randomisation(tmp_path):
     for seed in "123":
         made = tmp_path / f"{seed}.safetensors"
         asked = ["bank", tmp_path, "-o", made, "--pairs", tmp_path / "rows.jsonl", "--encoder", "toy", "--limit", "10"]
-        done = msdscore(*asked, env={**os.environ, "PYTHONHASHSEED": seed})
-        assert done.returncode == 0, done.stderr
+        completed(*asked, env={**os.environ, "PYTHONHASHSEED": seed})
         assert load_bank(made).bank.vocabulary is not None
         names.add(load_bank(made).name)
     assert len(names) == 1
