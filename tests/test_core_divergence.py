@@ -41,16 +41,6 @@ def test_agrees_with_the_reference_on_ragged_sets(captions, seed, init):
         assert (result.coverage[caption].item(), result.support[caption].item()) == pytest.approx(expected, abs=1e-9)
 
 
-def test_float32_agrees_with_float64():
-    images, texts = ragged([49] * 6, 256, seed=1), ragged([12, 7, 30, 3, 12, 19], 256, seed=2)
-    exact = both(images, texts, torch.arange(6))
-    narrow = [take(side, slice(None)) for side in (images, texts)]
-    first, second = (point_set(s.points.float(), s.mask, s.keys) for s in narrow)
-    single = both(first, second, torch.arange(6))
-    assert torch.allclose(single.coverage.double(), exact.coverage, atol=1e-4)
-    assert torch.allclose(single.support.double(), exact.support, atol=1e-4)
-
-
 def test_divergence_of_a_mixture_from_itself_is_exactly_zero():
     side = ragged([9, 4], 10)
     mixture = fit_all(side, IMAGE)
@@ -142,18 +132,6 @@ def test_sum_of_terms_is_independent_of_padding_and_batch(size, extra, company, 
         assert torch.equal(total(rows[row : row + 1, :size]), together[row : row + 1])
 
 
-def test_candidates_are_bitwise_independent():
-    images, texts = (
-        ragged([49], 64, dtype=torch.float32),
-        ragged([5, 12, 9, 30], 64, dtype=torch.float32, seed=2),
-    )
-    together = both(images, texts, torch.zeros(4, dtype=torch.int64))
-    for i in range(4):
-        alone = both(images, take(texts, [i]), torch.zeros(1, dtype=torch.int64))
-        assert torch.equal(alone.coverage_terms[0], together.coverage_terms[i])
-        assert torch.equal(alone.support_terms[0], together.support_terms[i])
-
-
 def test_garbage_in_the_padding_changes_nothing():
     clean, dirty = ragged([5, 9], 8, garbage=0.0), ragged([5, 9], 8, garbage=100.0)
     points = torch.where(clean.mask.unsqueeze(-1), clean.points, dirty.points)
@@ -172,15 +150,6 @@ def test_terms_of_padding_are_zero_and_holes_in_a_mask_are_padding():
     assert result.support_terms[0, 2] == 0
     assert (result.support_terms[~texts.mask] == 0).all()
     assert (result.coverage_terms[~images.mask] == 0).all()
-
-
-def test_images_with_no_and_with_many_captions():
-    images, texts = ragged([6, 9, 4], 8), ragged([5] * 7, 8, seed=1)
-    owner = torch.tensor([2, 0, 2, 2, 0, 2, 2])
-    result = both(images, texts, owner)
-    expected = both(take(images, owner), texts, torch.arange(7))
-    assert torch.equal(result.coverage_terms, expected.coverage_terms)
-    assert torch.equal(result.support_terms, expected.support_terms)
 
 
 def test_memory_is_linear_in_the_number_of_patches():

@@ -109,10 +109,6 @@ def test_a_figure_has_the_caption_the_maps_the_sum_and_the_remarks_in_this_order
     tops = [max(placed[text][1] for text in row) for row in rows]
     assert tops == sorted(tops)
     assert texts(drawn)[-1] == rows[-1][0]
-    # The parts of the sum: from the left edge, in the middle, up to the right edge.
-    assert placed[steps[0]][0] == pytest.approx(0.06)
-    assert (placed[steps[1]][0] + placed[steps[1]][2]) / 2 == pytest.approx(1.7, abs=0.01)
-    assert placed[steps[2]][2] == pytest.approx(3.34)
     styles = {text.get_text(): text for text in drawn.texts}
     assert [styles[step].get_color() for step in steps] == ["#666", *(step.colour for step in waterfall(item)[1:])]
     assert styles[rows[4][0]].get_fontweight() == "bold"
@@ -142,9 +138,6 @@ def test_a_figure_draws_every_map_with_its_legend_and_the_sum_as_bars(explained)
     steps = waterfall(item)
     drawn_steps = [(bar.get_x(), bar.get_width()) for bar in bars.patches]
     assert drawn_steps == [(pytest.approx(step.start), pytest.approx(step.size)) for step in steps]
-    lanes = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in bars.patches]
-    assert lanes == [(0, 1), (1, 2), (2, 3)]
-    assert bars.get_ylim() == (3, 0)
     low, high = bars.get_xlim()
     assert low < 0 < item.score.soft_msd < high
     assert [line.get_xdata()[0] for line in bars.lines] == [0, item.score.soft_msd]

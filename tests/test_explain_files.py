@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from io import BytesIO
 
 import numpy as np
 import pytest
@@ -42,31 +41,6 @@ def test_all_formats_are_written(explained, tmp_path, name, start):
     assert (tmp_path / name).read_bytes() == first
 
 
-def drawn(explained):
-    """Return the figure of one or several explanations."""
-    items = (explained,) if isinstance(explained, Explanation) else explained.items
-    return Image.open(BytesIO(encoded(items, "png")))
-
-
-@pytest.mark.filterwarnings("ignore:some characters have no font")
-def test_figure_has_the_width_of_a_column(explained):
-    pytest.importorskip("matplotlib")
-    single, both = map(drawn, (explained[0], explained))
-    assert single.width == pytest.approx(3.4 * 300, abs=1)
-    assert both.width == pytest.approx(6.8 * 300, abs=1)
-    assert single.height < single.width
-
-
-def test_figure_height_follows_the_image():
-    pytest.importorskip("matplotlib")
-    scorer = Scorer("toy")
-    heights = []
-    for size in ((400, 20), (64, 64), (20, 400)):
-        shown = scorer.explain(two_coloured("green", "red", size), "green " * 200)
-        heights.append(drawn(shown).height)
-    assert heights == sorted(heights)
-
-
 @pytest.mark.parametrize("form", ["page", "snippet"])
 def test_captions_are_escaped(explained, tmp_path, form):
     explained.save(tmp_path / "why.html")
@@ -74,17 +48,12 @@ def test_captions_are_escaped(explained, tmp_path, form):
     tags = Tags()
     tags.feed(text)
     assert not [attrs for _, attrs in tags.seen if "onerror" in attrs]
+    assert "http://" not in text
+    assert "https://" not in text
+    assert form == "snippet" or "default-src 'none'" in text
     scripts = [attrs for tag, attrs in tags.seen if tag == "script"]
     assert len(scripts) == (3 if form == "page" else 0)
     assert all(attrs["src"].startswith("data:") for tag, attrs in tags.seen if tag == "img" and "src" in attrs)
-
-
-def test_page_loads_no_external_resources(explained, tmp_path):
-    explained.save(tmp_path / "why.html")
-    text = (tmp_path / "why.html").read_text(encoding="utf-8")
-    assert "default-src 'none'" in text
-    assert "http://" not in text
-    assert "https://" not in text
 
 
 def test_unknown_suffix_is_rejected(explained, tmp_path):
@@ -206,25 +175,16 @@ def image(tmp_path):
     return tmp_path / "image.png"
 
 
-def test_explain_command_prints_words_and_writes_files(image, tmp_path):
+def test_explain_command_prints_the_words_and_the_sum_that_figures_draw(image, tmp_path):
     pytest.importorskip("matplotlib")
-    answer = run(image, "blue and green", "red", "-o", tmp_path / "a.png")
-    assert answer.exit_code == 0, answer.output
-    assert "least supported, nats: blue" in answer.output
-    assert (tmp_path / "a.png").exists()
-
-
-def test_explain_command_prints_the_sum_that_figures_draw(image):
-    words = run(image, "green on the left", "a red square", "--json")
-    scores = [item["score"] for item in json.loads(words.stdout)["explanations"]]
-    text = run(image, "green on the left", "a red square").stdout
-    for score in scores:
+    captions = "blue and green", "a red square"
+    explained = json.loads(run(image, *captions, "--json").stdout)["explanations"]
+    assert explained[0]["least_supported"][0]["text"] == "blue"
+    text = run(image, *captions, "-o", tmp_path / "a.png").stdout
+    assert "least supported, nats: blue" in text
+    for score in (item["score"] for item in explained):
         assert f"Soft-MSD {score['soft_msd']:+.3f} = {score['similarity']:.3f} similarity " in text
-
-
-def test_explain_command_prints_json(image):
-    answer = run(image, "blue and green", "--json")
-    assert json.loads(answer.stdout)["explanations"][0]["least_supported"][0]["text"] == "blue"
+    assert (tmp_path / "a.png").exists()
 
 
 def test_output_names_are_checked_first(image):

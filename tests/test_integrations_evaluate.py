@@ -32,14 +32,3 @@ def test_compute(pairs, load, tmp_path, monkeypatch):
     assert found["msd"] == pytest.approx(sum(expected) / 2)
     assert "no such file" in found["errors"][2]
     assert found["signature"] == Scorer("toy").signature
-
-
-def test_compute_with_references(pairs, tmp_path):
-    people = [["a red box", "something red"], ["a blue box"], ["a puppy"]]
-    found = ours.MSDModule(cache_dir=str(tmp_path / "cache")).compute(**pairs, references=people, scorer="toy")
-    expected = [
-        Scorer("toy").score(*pair, own).ref_msd
-        for *pair, own in zip(pairs["images"][:2], ["a red square"] * 2, people, strict=False)
-    ]
-    assert found["ref_scores"] == [*map(pytest.approx, expected), None]
-    assert found["ref_msd"] == pytest.approx(sum(expected) / 2)

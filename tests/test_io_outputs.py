@@ -159,8 +159,8 @@ def test_tables_from_columns_of_any_type():
 
 def test_parts_with_different_types_are_unified():
     parts = [
-        table_from_columns([{"id": 1, "s": {"a": 1}, "tags": [], "x": None, "n": 1}]),
-        table_from_columns([{"id": "b", "s": {"a": 1, "b": "t"}, "tags": ["t"], "n": 0.5, "late": True}]),
+        table_from_columns([{"id": 1, "s": {"a": 1}, "tags": [], "x": None, "n": 1, "wide": 2**60 + 1}]),
+        table_from_columns([{"id": "b", "s": {"a": 1, "b": "t"}, "tags": ["t"], "n": 0.5, "wide": 0.5, "late": True}]),
     ]
     schema = unified([part.schema for part in parts])
     merged = pa.concat_tables([conform(part, schema) for part in parts])
@@ -170,6 +170,7 @@ def test_parts_with_different_types_are_unified():
         "tags": [[], ["t"]],
         "x": [None, None],
         "n": [1.0, 0.5],
+        "wide": [str(2**60 + 1), "0.5"],
         "late": [None, True],
     }
 

@@ -15,6 +15,7 @@ from msdscore.io.files import TarImage
 from msdscore.rows import images
 from msdscore.rows.images import StoredImage, StoredImages, read_columns
 from msdscore.rows.tars import TarWalk, plain_header, read_samples, sample_key
+from tar_shards import tar_of
 
 
 def image_table(path, count=10, group=3):
@@ -84,25 +85,11 @@ def test_missing_bytes_and_columns_are_reported(tmp_path):
 
 
 def test_tar_samples(tmp_path):
-    path = tmp_path / "s.tar"
-    with tarfile.open(path, "w") as shard:
-        for name, content in (
-            ("d/1.jpg", b"one"),
-            ("d/1.txt", b"a dog"),
-            ("d/2.PNG", b"two"),
-            ("d/2.cls", b"7"),
-            ("d/3.jfif", b"three"),
-        ):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            shard.addfile(member, BytesIO(content))
-    first, second, third = read_samples(path, ("txt",))
-    assert (first.key, first.texts) == ("d/1", [("txt", "a dog")])
-    assert (second.key, second.texts) == ("d/2", [])
-    assert first.image is not None
-    assert second.image is not None
-    assert third.image is not None, "one list of endings serves folders and tars"
-    assert (first.image.read(), second.image.read()) == (b"one", b"two")
+    files = {"d/1.jpg": b"one", "d/1.txt": b"a dog", "d/2.PNG": b"two", "d/2.cls": b"7", "d/3.jfif": b"three"}
+    path = tar_of(tmp_path / "s.tar", *files.items())
+    samples = list(read_samples(path, ("txt",)))
+    assert [(sample.key, sample.texts) for sample in samples] == [("d/1", [("txt", "a dog")]), ("d/2", []), ("d/3", [])]
+    assert [sample.image.read() for sample in samples] == [b"one", b"two", b"three"]  # as in folders
     with pytest.raises(ImageError, match="is truncated before byte"):
         TarImage(path, path.stat().st_size - 1, 5).read()
     (tmp_path / "no.tar").write_text("text" * 400)
@@ -113,12 +100,7 @@ def test_tar_samples(tmp_path):
 @pytest.mark.parametrize("damage", ["noise", "zeros", "second"])
 def test_samples_after_damage_are_reported(tmp_path, damage):
     """tarfile silently stops at a damaged header, and at the empty blocks between two tars."""
-    path = tmp_path / "s.tar"
-    with tarfile.open(path, "w") as shard:
-        for number in range(4):
-            member = tarfile.TarInfo(f"{number}.txt")
-            member.size = 5
-            shard.addfile(member, BytesIO(b"a dog"))
+    path = tar_of(tmp_path / "s.tar", *((f"{number}.txt", b"a dog") for number in range(4)))
     whole = path.read_bytes()
     assert [sample.error for sample in read_samples(path, ("txt",))] == [None] * 4
     broken = {"noise": b"\x07" * 512, "zeros": bytes(1024)}.get(damage, b"")
@@ -130,11 +112,7 @@ def test_samples_after_damage_are_reported(tmp_path, damage):
 
 
 def test_invalid_utf8_in_a_tar_is_an_error_and_a_bom_is_removed(tmp_path):
-    with tarfile.open(tmp_path / "s.tar", "w") as shard:
-        for name, content in (("1.txt", "caf\u00e9".encode("latin-1")), ("2.txt", b"\xef\xbb\xbfa dog")):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            shard.addfile(member, BytesIO(content))
+    tar_of(tmp_path / "s.tar", ("1.txt", b"caf\xe9"), ("2.txt", b"\xef\xbb\xbfa dog"))
     first, second = read_samples(tmp_path / "s.tar", ("txt",))
     assert first.error == "1.txt: not valid UTF-8"
     assert (second.error, second.texts) == (None, [("txt", "a dog")])
@@ -205,12 +183,8 @@ def test_samples_around_an_unusual_header_equal_tarfile(tmp_path, odd, time):
 
 @pytest.mark.parametrize(("zeros", "whole"), [(10_240, True), (1024, True), (512, False), (0, False)])
 def test_a_complete_tar_ends_with_two_empty_blocks(tmp_path, zeros, whole):
-    stream = BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as shard:
-        member = tarfile.TarInfo("a.txt")
-        member.size = 512
-        shard.addfile(member, BytesIO(b"a" * 512))
-    (tmp_path / "s.tar").write_bytes(stream.getvalue()[:1024] + bytes(zeros))
+    path = tar_of(tmp_path / "s.tar", ("a.txt", b"a" * 512))
+    path.write_bytes(path.read_bytes()[:1024] + bytes(zeros))
     first, *lost = read_samples(tmp_path / "s.tar", ("txt",))
     assert (first.key, first.texts, first.error) == ("a", [("txt", "a" * 512)], None)
     assert ["the tar is truncated" in str(sample.error) for sample in lost] == ([] if whole else [True])

@@ -73,18 +73,8 @@ def installed(built, tmp_path_factory):
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     libraries = Path(subprocess.run([python, "-c", where], capture_output=True, text=True, check=True).stdout.strip())
-    install = [
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--python",
-        str(python),
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([sys.executable, *install, str(built[0])], check=True, timeout=120)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", str(built[0])], check=True, timeout=120)
     # A .pth file does not process the .pth files of its folder, so the editable install is not importable.
     (libraries / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
@@ -182,34 +172,13 @@ def test_actions_are_pinned_by_digest():
 
 
 POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
-GONE_IN_313 = {
-    "aifc",
-    "asynchat",
-    "asyncore",
-    "audioop",
-    "cgi",
-    "cgitb",
-    "chunk",
-    "crypt",
-    "distutils",
-    "imghdr",
-    "imp",
-    "mailcap",
-}
-GONE_IN_313 |= {
-    "msilib",
-    "nis",
-    "nntplib",
-    "ossaudiodev",
-    "pipes",
-    "smtpd",
-    "sndhdr",
-    "spwd",
-    "sunau",
-    "telnetlib",
-    "uu",
-    "xdrlib",
-}
+GONE_IN_313 = set(
+    re.findall(
+        r"\w+",
+        "aifc asynchat asyncore audioop cgi cgitb chunk crypt distutils imghdr imp mailcap msilib nis nntplib ossaudiodev "
+        "pipes smtpd sndhdr spwd sunau telnetlib uu xdrlib",
+    )
+)
 
 
 def imported(node):

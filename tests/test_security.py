@@ -3,6 +3,7 @@
 import ast
 import pickle
 import shutil
+import tarfile
 from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
@@ -16,6 +17,7 @@ from command_line import invoke
 from hostile import Bomb
 from msdscore.encoders.checkpoints import CHECKS, SUMS, loading, verify_sums, write_sums
 from msdscore.errors import MSDScoreError, WeightsError
+from tar_shards import tar_of
 
 SOURCE = Path(msdscore.__file__).parent
 WEIGHTS = Path(pytest.importorskip("msdscore_mini", reason="needs the weights of mini").__file__).parent
@@ -153,16 +155,9 @@ def test_manifest_rejects_files_of_other_folders(tmp_path):
 
 def score_shard_of(folder, members, links=()):
     """Score an untrusted tar with the command, into a folder next to it."""
-    import io
-    import tarfile
-
-    shard = folder / "in" / "00000.tar"
-    shard.parent.mkdir()
-    with tarfile.open(shard, "w") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
+    (folder / "in").mkdir()
+    shard = tar_of(folder / "in" / "00000.tar", *members.items())
+    with tarfile.open(shard, "a") as archive:
         for name, target in links:
             info = tarfile.TarInfo(name)
             info.type, info.linkname = tarfile.SYMTYPE, target

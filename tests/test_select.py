@@ -7,6 +7,7 @@ import os
 import re
 import tarfile
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +21,7 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 from command_line import completed, msdscore, refused
+from msdscore import Scorer
 from msdscore.errors import ConfigError, RunError
 from msdscore.io import stores
 from msdscore.run.folder import Facts, read_facts, write_shard
@@ -27,7 +29,7 @@ from msdscore.run.shards import score_shard
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.rule import Quota, Rule
 from msdscore.select.run import select
-from tar_shards import add, jpeg
+from tar_shards import jpeg, sample, tar_of
 
 ROWS = 50  # of a shard
 VALUES = st.lists(
@@ -217,18 +219,18 @@ def test_invalid_usage_is_a_one_line_error(shards, tmp_path, monkeypatch, argume
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scores"]
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
-def test_rows_with_a_warning_are_dropped_before_the_best_are_kept(tmp_path, suffix):
+def test_rows_with_a_warning_are_dropped_before_the_best_are_kept(tmp_path):
     captions = ["a red square", "ein rotes Quadrat auf einem Tisch", "a % square", "un cuadrado rojo sobre la mesa"]
     Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
     rows = [{"id": text, "image": "red.png", "caption": text} for text in captions]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    scores = tmp_path / f"scores{suffix}"
-    assert msdscore("score", tmp_path / "rows.jsonl", "-o", scores, "-e", "mini").returncode == 0
-    answer = msdscore("select", scores, "-o", "-", "--keep", "100%", "--drop-warning", "Not English")
-    assert answer.stdout.splitlines() == [captions[0], captions[2]]
-    answer = msdscore("select", scores, "-o", "-", "--drop-warning", "not English", "--drop-warning", "%")
-    assert answer.stdout.splitlines() == [captions[0], captions[2]]
+    scorer = Scorer("mini")
+    for suffix in (".parquet", ".jsonl", ".csv"):
+        scorer.score_file(tmp_path / "rows.jsonl", tmp_path / f"scores{suffix}")
+        for rule in (("--keep", "100%", "--drop-warning", "Not English"),
+                     ("--drop-warning", "not English", "--drop-warning", "%")):  # fmt: skip
+            answer = completed("select", tmp_path / f"scores{suffix}", "-o", "-", *rule)
+            assert answer.stdout.splitlines() == [captions[0], captions[2]]
 
 
 def test_columns_of_late_json_lines_are_read(tmp_path):
@@ -338,11 +340,12 @@ def test_the_survey_shows_rows_next_to_the_threshold(shards, tmp_path, name, sig
 
 def write_tar(path, keys, captions=None):
     path.parent.mkdir(exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for number, key in enumerate(keys):
-            add(tar, f"{key}.png", make_image(number)["bytes"])
-            add(tar, f"{key}.txt", captions[number].encode() if captions else b"a ball")
-            add(tar, f"{key}.json", b"{}")
+    texts = captions or ["a ball"] * len(keys)
+    files = (
+        sample(key, png=make_image(number)["bytes"], txt=text.encode(), json=b"{}")
+        for number, (key, text) in enumerate(zip(keys, texts, strict=True))
+    )
+    tar_of(path, *chain(*files))
 
 
 @pytest.fixture
@@ -746,10 +749,9 @@ def test_an_input_column_with_the_name_of_a_score_is_renamed(tmp_path):
 
 
 def listed_tar(path):
-    with tarfile.open(path, "w") as tar:
-        for key, captions in (("a", ["red", "a red square", "blue"]), ("b", ["green"])):
-            add(tar, f"{key}.jpg", jpeg("red"))
-            add(tar, f"{key}.json", json.dumps({"captions": captions, "uid": key * 32, "source": key}).encode())
+    lists = {"a": ["red", "a red square", "blue"], "b": ["green"]}
+    facts = {key: {"captions": captions, "uid": key * 32, "source": key} for key, captions in lists.items()}
+    tar_of(path, *chain(*(sample(key, jpg=jpeg("red"), json=json.dumps(facts[key]).encode()) for key in facts)))
 
 
 def test_a_new_tar_has_only_the_selected_captions_of_a_list(tmp_path):
@@ -776,9 +778,7 @@ def test_a_new_tar_has_only_the_selected_captions_of_a_list(tmp_path):
 
 def test_a_new_tar_has_the_metadata_of_the_scored_one(tmp_path):
     """img2dataset and DataComp store captions and more in a table next to the tar."""
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for key in "abc":
-            add(tar, f"{key}.jpg", jpeg("red"))
+    tar_of(tmp_path / "a.tar", *((f"{key}.jpg", jpeg("red")) for key in "abc"))
     columns = {"key": list("cab"), "text": ["blue", "a red square", "red"], "similarity": [3, 1, 2], "url": list("CAB")}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     score_shard(ScorerSpec(encoder="toy"), tmp_path / "a.tar", tmp_path / "scores" / "a.parquet")
