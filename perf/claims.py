@@ -23,8 +23,7 @@ from PIL import Image
 
 from msdscore import Scorer
 from msdscore.core.evidence import LENGTHS, TYPICAL, VERDICTS, ZERO, length_class
-from msdscore.forms.base import EVEN, LIKELY_WRONG, finding
-from msdscore.scoring.results import numbers_of
+from msdscore.forms.base import EVEN, LIKELY_WRONG, finding, numbers_of
 from msdscore.scoring.rows import scores_of
 from msdscore.text.words import PERSONS, content_words, each_word, stem
 from msdscore_lab.bank.calibrate import share_above

@@ -29,12 +29,11 @@ from transformers import CLIPConfig, CLIPModel
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.preprocessing import view_of
 from msdscore.encoders.registry import load_encoder
-from msdscore.forms.base import Measurement
+from msdscore.forms.base import Measurement, Numbers
 from msdscore.forms.paper import Paper
 from msdscore.run import shards
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import Numbers
 
 SIZE, DIM, PASSES = 256, 8, 12
 

@@ -7,8 +7,8 @@ import sys
 import time
 
 from msdscore import Scorer, threads
-from msdscore.forms.references import background_captions
 from msdscore.scoring import references
+from msdscore.scoring.references import background_captions
 
 CAPTIONS, COUNT = 60, 5
 

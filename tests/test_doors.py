@@ -28,10 +28,10 @@ from PIL import Image
 from msdscore import Scorer, ScorerSpec, save_bank
 from msdscore.encoders.registry import load_encoder
 from msdscore.forms.evidence import Evidence
-from msdscore.forms.references import NO_REFERENCES
 from msdscore.forms.registry import COLUMNS
 from msdscore.run.shards import ShardOptions, score_shard
 from msdscore.run.workers import plan_jobs, score_jobs
+from msdscore.scoring.references import NO_REFERENCES
 from msdscore.scoring.rows import MIXED
 from msdscore_lab.bank.calibrate import calibrated_bank
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan

@@ -19,12 +19,12 @@ from safetensors.torch import save_file
 
 from msdscore import Evidence, Scorer, load_encoder, threads
 from msdscore.encoders import mini
+from msdscore.encoders.banks import content_digest
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS, OnnxEncoder
 from msdscore.encoders.registry import find_row
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError, install_line
-from msdscore.scoring.bank import content_digest
 from msdscore.text.words import STOP_WORDS, content_tokens
 from msdscore_torch.aligned import lite2
 from msdscore_torch.aligned.lite2 import load_lite2

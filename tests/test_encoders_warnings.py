@@ -16,8 +16,9 @@ from msdscore.core.evidence import verdict, verdict_ranges
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import built_in_row
 from msdscore.encoders.tokens import MOST_TOKENS, TextSettings, Tokens, pack
-from msdscore.samples import sample_image
-from msdscore.scoring.results import Numbers, numbers_of, why_missing
+from msdscore.forms.base import Numbers, numbers_of
+from msdscore.io.images import sample_image
+from msdscore.scoring.results import why_missing
 from msdscore.scoring.rows import scores_of
 from msdscore.text.captions import FORM_WARNINGS, form_warnings, tokens
 from msdscore.text.normal import clean

@@ -116,7 +116,7 @@ def test_one_caption_has_one_explanation_and_a_list_has_several(scorer):
 
 
 def test_calibrated_terms_add_up_to_the_score(scorer):
-    from msdscore.scoring.bank import build_bank
+    from msdscore.encoders.banks import build_bank
 
     images = [two_coloured(left, right) for left in ("blue", "white") for right in ("purple", "yellow", "red")]
     config = scorer.form.changed(calibration="background", gate="support")

@@ -12,9 +12,9 @@ from msdscore.core.arrays import float64
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms.paper import Paper
-from msdscore.forms.references import WEIGHTS
 from msdscore.io.files import pixel_key
 from msdscore.scorer import Scorer
+from msdscore.scoring.references import WEIGHTS
 from msdscore_lab.metrics.encoded import nearest_reference, shuffled
 from msdscore_lab.metrics.registry import load_metric
 

@@ -15,12 +15,12 @@ from command_line import completed, invoke, refused
 from hostile import Tags
 from msdscore import Scorer
 from msdscore.errors import ConfigError, InputError, RunError
+from msdscore.io.images import sample_image
 from msdscore.report.build import ReportOptions, build, worst
 from msdscore.report.results import read_results, rows_with_images, standings
 from msdscore.rows.files import open_rows
 from msdscore.rows.rules import ColumnNames
 from msdscore.run.rows import score_file
-from msdscore.samples import sample_image
 
 HOSTILE = "</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"
 SYSTEMS = {"good": 0.0, "poor": 0.7}

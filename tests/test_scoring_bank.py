@@ -6,8 +6,8 @@ from safetensors.numpy import save_file
 
 from command_line import invoke
 from msdscore import Paper, Scorer, load_encoder
+from msdscore.encoders.banks import build_bank, load_bank, save_bank
 from msdscore.errors import ConfigError, InputError, RunError, WeightsError
-from msdscore.scoring.bank import build_bank, load_bank, save_bank
 from test_scoring import CAPTIONS, make_image, measure, tiny_clip
 
 BACKGROUND = Paper(calibration="background", gate="support")

@@ -29,14 +29,14 @@ from msdscore.core.evidence import (
     verdict,
     word_evidence,
 )
+from msdscore.encoders.banks import BankQuality, load_bank, named, save_bank
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, UnknownNameError
 from msdscore.forms.evidence import Evidence
 from msdscore.forms.paper import Paper
 from msdscore.forms.registry import find_form
-from msdscore.samples import sample_image
+from msdscore.io.images import sample_image
 from msdscore.scoring import pipeline
-from msdscore.scoring.bank import BankQuality, load_bank, named, save_bank
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.bank.calibrate import (
     calibrated_bank,

@@ -14,7 +14,9 @@ from counting import CountingEncoder
 from msdscore import CaptionError, ConfigError, ImageError, InputError, RowError, RunError, Scorer
 from msdscore.core.embeddings import Embeddings, unit
 from msdscore.core.evidence import ZERO
-from msdscore.forms.references import (
+from msdscore.rows.files import ReferenceFile, open_rows
+from msdscore.run.rows import score_file
+from msdscore.scoring.references import (
     COVERAGE,
     KAPPA,
     NO_REFERENCES,
@@ -29,8 +31,6 @@ from msdscore.forms.references import (
     measure_references,
     p_value_with_references,
 )
-from msdscore.rows.files import ReferenceFile, open_rows
-from msdscore.run.rows import score_file
 
 REFERENCES = ["a red box on a table", "a small red square", "something red"]
 

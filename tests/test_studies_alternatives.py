@@ -6,10 +6,10 @@ import pytest
 from PIL import Image
 
 from coloured_pairs import PLAIN, coloured
+from msdscore.encoders.banks import save_bank
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.evidence import Evidence
-from msdscore.scoring.bank import save_bank
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.bank.calibrate import calibrated_bank
 from msdscore_lab.studies.context import Study

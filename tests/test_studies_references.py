@@ -8,7 +8,7 @@ import pytest
 from bench_sets import encoded, write_images, write_rows
 from command_line import invoke
 from msdscore.errors import InputError
-from msdscore.forms.references import TRUE_WORDS
+from msdscore.scoring.references import TRUE_WORDS
 from msdscore_lab.studies.references import fit_shares, level_table
 
 

@@ -7,6 +7,7 @@ from msdscore.threads import wait_passively
 from msdscore.version import __version__
 
 if TYPE_CHECKING:
+    from msdscore.encoders.banks import NamedBank, build_bank, load_bank, save_bank
     from msdscore.encoders.base import Embeddings, Encoder
     from msdscore.encoders.cached import CacheSettings
     from msdscore.encoders.registry import EncoderRow, list_encoders, load_encoder, register_encoder
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
     from msdscore.forms.evidence import Evidence
     from msdscore.forms.paper import Paper
     from msdscore.forms.registry import register_form
-    from msdscore.io.images import ImageLimits
+    from msdscore.io.images import ImageLimits, sample_image
     from msdscore.rows.rules import ColumnNames
     from msdscore.run.rows import RunOptions, ScoredFile
-    from msdscore.samples import sample_image
     from msdscore.scorer import Scorer
-    from msdscore.scoring.bank import NamedBank, build_bank, load_bank, save_bank
     from msdscore.scoring.results import Score, Scores
     from msdscore.scoring.spec import ScorerSpec
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     name: f"msdscore.{module}"
     for module, names in {
+        "encoders.banks": "NamedBank build_bank load_bank save_bank",
         "encoders.base": "Embeddings Encoder",
         "encoders.cached": "CacheSettings",
         "encoders.registry": "EncoderRow list_encoders load_encoder register_encoder",
@@ -50,12 +50,10 @@ _EXPORTS = {
         "forms.evidence": "Evidence",
         "forms.paper": "Paper",
         "forms.registry": "register_form",
-        "io.images": "ImageLimits",
+        "io.images": "ImageLimits sample_image",
         "rows.rules": "ColumnNames",
         "run.rows": "RunOptions ScoredFile",
-        "samples": "sample_image",
         "scorer": "Scorer",
-        "scoring.bank": "NamedBank build_bank load_bank save_bank",
         "scoring.results": "Score Scores",
         "scoring.spec": "ScorerSpec",
     }.items()

@@ -13,6 +13,7 @@ import numpy as np
 from PIL.Image import Image
 
 from msdscore.core.evidence import VERDICT_AT, ZERO
+from msdscore.encoders.banks import NamedBank
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, ImageError, RowError, shortened
 from msdscore.forms.base import Form
@@ -20,7 +21,6 @@ from msdscore.forms.registry import forms
 from msdscore.io.files import is_image_name
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.rows.rules import ImageAndCaption, pair_rows, stream_rows
-from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Score, Scores
 from msdscore.scoring.rows import Errors, check_errors, finish, finish_stream, score_all, score_rows

@@ -12,12 +12,11 @@ import json
 import sys
 from pathlib import Path
 
-from msdscore.encoders.banks import bank_bytes, read_bank
+from msdscore.encoders.banks import bank_bytes, content_digest, read_bank
 from msdscore.encoders.checkpoints import LISTED, META, write_sums
 from msdscore.encoders.registry import load_encoder
 from msdscore.forms.evidence import Evidence
 from msdscore.io.images import open_image
-from msdscore.scoring.bank import content_digest
 from msdscore_lab.bank.calibrate import calibrated_bank
 from msdscore_lab.pairs import DataSource, image_content, open_pairs
 from train_mini.prepare import is_held_out

@@ -17,7 +17,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 
 from msdscore.errors import RowError
-from msdscore.forms import references
+from msdscore.scoring import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores, why_missing
 from msdscore.scoring.spec import ScorerSpec

@@ -39,8 +39,18 @@ from msdscore.core.arrays import (
     to_numpy,
     torch_part,
 )
-from msdscore.core.blocks import Block, Indices, Rows, map_blocks, widths
-from msdscore.core.embeddings import Embeddings, PerPoint, real_points, to_width, widen
+from msdscore.core.embeddings import (
+    Block,
+    Embeddings,
+    Indices,
+    PerPoint,
+    Rows,
+    map_blocks,
+    real_points,
+    to_width,
+    widen,
+    widths,
+)
 from msdscore.core.mixture import ITEMS, FitSettings, Mixture, expected_log_density, fit, log_density
 
 # Captions of an image that are compared in one product. The number is fixed, so that a product's shape, and with it the

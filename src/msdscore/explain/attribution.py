@@ -24,7 +24,7 @@ from msdscore.explain.projections import (
     strongest,
 )
 from msdscore.forms.base import Floats, Form, Unit, finding, ranked
-from msdscore.forms.references import NAMES
+from msdscore.scoring.references import NAMES
 from msdscore.scoring.results import Score, known
 from msdscore.scoring.vocabulary import NamedWord, Suggestion
 from msdscore.text.words import phrases, segment

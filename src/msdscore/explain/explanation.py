@@ -17,15 +17,13 @@ from msdscore.explain.figure import FIGURES, figure, rendered
 from msdscore.explain.html import explanation_page, snippet
 from msdscore.explain.look import remarks
 from msdscore.explain.projections import check_projection, terms_of
-from msdscore.forms.base import Unit, finding, ranked
-from msdscore.forms.references import agreed_words, p_value_with_references
+from msdscore.forms.base import Unit, finding, numbers_of, ranked
 from msdscore.io.images import ImageSource
 from msdscore.io.targets import check_target, put
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.references import ReferenceComparison, compare_texts
-from msdscore.scoring.results import numbers_of
+from msdscore.scoring.references import ReferenceComparison, agreed_words, compare_texts, p_value_with_references
 from msdscore.scoring.rows import finish, scores_of
 from msdscore.scoring.vocabulary import MISSING, NamedWord, Namer, Suggestion
 from msdscore.text.words import Word

@@ -21,6 +21,7 @@ from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import ZERO, Bank
 from msdscore.core.mixture import FitSettings, Mixture
 from msdscore.errors import ConfigError, unknown_name
+from msdscore.text.warnings import NOT_ENGLISH
 from msdscore.text.words import PERSONS, Word, segment, stem
 
 Floats = npt.NDArray[np.float64]
@@ -31,6 +32,7 @@ Role = Literal["support", "penalty", "omission", "leaning"]  # of a colour
 ScoreStep = tuple[str, float, Role]  # a step from the similarity to the score: its name, its size and its colour
 
 LIKELY_WRONG, CHECK = "likely wrong", "check"  # findings about words in doubt
+UNREADABLE = frozenset(("match", "invented"))  # numbers that a caption in another language does not have
 EVEN = 0.5  # probability of a word below which it is more probably false than true
 UNRELIABLE = "this encoder cannot tell whether it is true"
 LARGEST = 1e6  # a larger number overflows a score
@@ -363,6 +365,44 @@ class Form(ABC):
             tuple(sides.captions[row] for row in text_rows),
             self.terms(sides, bank),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of one scored caption that depend only on its image.
+
+    `values` has similarity, msd, length, windows, the columns of the form, and match if it is known. `warnings` are
+    remarks on the caption and the image, `doubtful` its words in doubt with what is said about each (None if words are
+    not judged), `worst` its least supported words if they were requested.
+
+    >>> Numbers({"msd": 0.5}).values["msd"]
+    0.5
+    """
+
+    values: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
+    worst: tuple[str, ...] = ()
+    doubtful: Mapping[str, str] | None = None
+
+
+def numbers_of(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[Numbers, ...]:
+    """Return the numbers of every pair, with up to `worst` least supported words of its caption."""
+    columns = {name: values.tolist() for name, values in form.numbers(measured).items()}
+    columns["length"] = measured.lengths.tolist()
+    columns["windows"] = [layout.windows for layout in measured.tokens]
+    words = form.worst(measured, worst) if worst else [()] * len(measured)
+    doubtful: Sequence[Mapping[str, str] | None] = form.doubtful(measured) or [None] * len(measured)
+    rows, names = zip(*columns.values(), strict=True), tuple(columns)
+    scored = []
+    for pair, (row, image, tokens) in enumerate(zip(rows, measured.image_of.tolist(), measured.tokens, strict=True)):
+        cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
+        warnings = (*tokens.warnings, *cut, *form.warnings(measured, pair), *measured.patches[image].warnings)
+        values = dict(zip(names, row, strict=True))
+        if NOT_ENGLISH in tokens.warnings:
+            scored.append(Numbers(values | dict.fromkeys(values.keys() & UNREADABLE), warnings))
+        else:
+            scored.append(Numbers(values, warnings, words[pair], doubtful[pair]))
+    return tuple(scored)
 
 
 @lru_cache(maxsize=64)

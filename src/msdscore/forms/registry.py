@@ -1,7 +1,7 @@
 """The forms by name: built in, registered in this process, and those of installed packages; and all their columns.
 
 `COLUMNS` is everything that scoring adds to a row, in the order of output files; files, tables, logs, reports, pages
-and the documentation read it. Columns of a form are in the file of the form, those of references in `references`.
+and the documentation read it. Columns of a form are in the file of the form.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,6 @@ from msdscore.core.evidence import Bank
 from msdscore.errors import ConfigError
 from msdscore.forms import evidence, paper
 from msdscore.forms.base import Column, Form
-from msdscore.forms.references import TABLE
 from msdscore.registry import Registry
 
 
@@ -128,6 +127,14 @@ def facts_of(signature: str) -> dict[str, str]:
 
 
 FIRST = (Column("similarity", "similarity", "cosine of the whole caption and image", "+.4f", shown=4, logged=3),)
+REFERENCES = (
+    Column("reference_count", "references", "number of references", ".0f"),
+    Column("reference_similarity", "ref similarity", "sentence similarity with the references", "+.3f", shown=11),
+    Column("reference_support", "ref support", "do the references say what the caption says?", "+.3f", shown=12),
+    Column("reference_coverage", "ref coverage", "does the caption say what the references say?", "+.3f", shown=13),
+    Column("reference_score", "ref score", "weighted sum of the three", "+.4f"),
+    Column("ref_msd", "Ref-MSD", "MSD plus the reference score", "+.4f", shown=1),
+)
 LAST = (
     Column("uncertainty", "uncertainty", "of the candidate set: 1 if similarities do not separate it"),
     Column("length", "length", "number of tokens that were read", kind="count"),
@@ -159,7 +166,7 @@ class _Columns(Mapping[str, Column]):
 @lru_cache(maxsize=1)
 def _table(classes: tuple[type[Form], ...]) -> dict[str, Column]:
     own = [column for form in reversed(classes) for column in form.table]
-    return {column.name: column for column in (*FIRST, *own, *TABLE, *LAST)}
+    return {column.name: column for column in (*FIRST, *own, *REFERENCES, *LAST)}
 
 
 COLUMNS: Mapping[str, Column] = _Columns()
@@ -182,7 +189,7 @@ def columns_logged() -> tuple[str, ...]:
 
 def score_columns(form: Form | type[Form], *, references: bool = False) -> tuple[Column, ...]:
     """Return the columns that scoring with a form adds to a row, with or without references."""
-    return (*FIRST, *form.table, *(TABLE if references else ()), *LAST)
+    return (*FIRST, *form.table, *(REFERENCES if references else ()), *LAST)
 
 
 def added(form: Form | type[Form], *, references: bool = False) -> tuple[str, ...]:

@@ -476,3 +476,25 @@ def _finite_range(values: Pixels) -> tuple[float, float]:
 def _scaled(values: Pixels, top: float) -> Pixels:
     levels: Pixels = np.clip(np.rint(values.astype(np.float64) * (255.0 / top)), 0, 255).astype(np.uint8)
     return levels
+
+
+# Photographs that come with the package, for examples and the demo; NOTICE names their authors and licences.
+_PHOTOGRAPHS = Path(__file__).parents[1] / "photographs"
+_SAMPLES = {
+    "cat": "chelsea",
+    **{name: name for name in ("coffee", "flower", "photographer", "temple", "towers")},
+}
+
+
+def sample_image(name: str) -> Path:
+    """Return the path of a sample photograph: cat, coffee, flower, photographer, temple or towers.
+
+    >>> sample_image("cat").suffix
+    '.jpg'
+
+    Raises:
+        UnknownNameError: there is no such photograph.
+    """
+    if name not in _SAMPLES:
+        raise unknown_name("sample image", name, _SAMPLES)
+    return _PHOTOGRAPHS / f"{_SAMPLES[name]}.jpg"

@@ -9,8 +9,8 @@ from msdscore.explain.explanation import Explanation, Explanations, encoded
 from msdscore.explain.html import data_uri, summary, whole_page
 from msdscore.explain.look import legend
 from msdscore.explain.maps import thumbnail
+from msdscore.io.images import sample_image
 from msdscore.io.targets import put_all
-from msdscore.samples import sample_image
 
 if TYPE_CHECKING:
     from msdscore.scorer import Scorer

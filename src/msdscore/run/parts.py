@@ -13,7 +13,6 @@ import numpy as np
 
 from msdscore.core.evidence import VERDICT_AT, verdict
 from msdscore.errors import RunError, shortened
-from msdscore.forms import references
 from msdscore.forms.base import Form
 from msdscore.forms.registry import COLUMNS, number_columns
 from msdscore.forms.registry import added as added_columns
@@ -21,6 +20,7 @@ from msdscore.io.arrow import pa, pc
 from msdscore.io.files import TarImage, fingerprint, size_and_time
 from msdscore.io.runs import Run
 from msdscore.rows.rules import Row
+from msdscore.scoring import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.results import Scores
 from msdscore.scoring.rows import (

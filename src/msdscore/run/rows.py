@@ -9,7 +9,6 @@ from typing import Any
 from msdscore.core.evidence import limits_text
 from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, missing_extra
-from msdscore.forms import references
 from msdscore.forms.registry import COLUMNS
 from msdscore.forms.registry import added as added_columns
 from msdscore.io.arrow import HAS_ARROW, pa
@@ -41,6 +40,7 @@ from msdscore.run.parts import (
     joined,
     score_missing,
 )
+from msdscore.scoring import references
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.rows import finish, score_all
 from msdscore.scoring.spec import ScorerSpec

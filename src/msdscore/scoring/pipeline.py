@@ -5,7 +5,7 @@
    that cannot be read have an error instead.
 3. `Form.measure` compares them: the similarity is the cosine of pooled vectors, and `Form.terms` fits mixtures to the
    patches (`core.mixture.fit`) and compares densities at every token (`core.divergence.log_ratio`).
-4. `Form.numbers` adds the terms up to the columns of the score, and `results.numbers` adds lengths and warnings.
+4. `Form.numbers` adds the terms up to the columns of the score, and `numbers_of` adds lengths and warnings.
 5. `Scores.of` adds the columns of candidate sets: uncertainty and Soft-MSD.
 
 `Pipeline.score` is steps 2 to 4. Everything that scores goes through it: the scorer, runs over files and benchmarks;
@@ -28,6 +28,7 @@ from msdscore.core.arrays import device_of, integers, is_gpu, launched, on_cpu, 
 from msdscore.core.divergence import fit_all
 from msdscore.core.evidence import VERDICT_AT, checked_limits
 from msdscore.core.mixture import FitSettings, Mixture
+from msdscore.encoders.banks import NamedBank, named
 from msdscore.encoders.base import (
     Embeddings,
     Encoder,
@@ -37,13 +38,11 @@ from msdscore.encoders.base import (
 )
 from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError, RowError
-from msdscore.forms.base import Form, Measurement, Sides
+from msdscore.forms.base import Form, Measurement, Numbers, Sides, numbers_of
 from msdscore.forms.registry import check_form, find_form, form_of_bank
 from msdscore.io.images import ImageLimits, ImageSource
-from msdscore.scoring.bank import NamedBank, named
 from msdscore.scoring.decoder import Decoded, Decoder
 from msdscore.scoring.embedder import MEMORY, BatchSizes, Embedded, Embedder, VectorMemory, not_finite
-from msdscore.scoring.results import Numbers, numbers_of
 from msdscore.version import __version__
 
 if TYPE_CHECKING:  # imported if vectors are cached on disk

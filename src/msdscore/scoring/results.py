@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from msdscore.core.evidence import VERDICT_AT, limits_text, verdict
 from msdscore.errors import ConfigError, InputError, require
-from msdscore.forms import references
-from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats, Form, Measurement
+from msdscore.forms.base import CHECK, LIKELY_WRONG, Floats
 from msdscore.forms.registry import COLUMNS, columns_shown, heading, score_name
+from msdscore.scoring import references
 from msdscore.text.captions import caption_language
 from msdscore.text.warnings import NOT_ENGLISH, withheld
 
@@ -26,7 +26,6 @@ Ints = npt.NDArray[np.int64]
 
 NAN = math.nan
 NAMED = 3  # words of each finding that a headline names
-UNREADABLE = frozenset(("match", "invented"))  # numbers that a caption in another language does not have
 # Why a scored caption lacks a number.
 WHY_MISSING = {"match": "no match: this bank and these settings have none", "ref_msd": references.NO_REFERENCES}
 
@@ -38,44 +37,6 @@ def why_missing(name: str, warnings: Sequence[str]) -> str | None:
     'not English, which this encoder reads'
     """
     return "not English, which this encoder reads" if NOT_ENGLISH in warnings else WHY_MISSING.get(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The numbers of one scored caption that depend only on its image.
-
-    `values` has similarity, msd, length, windows, the columns of the form, and match if it is known. `warnings` are
-    remarks on the caption and the image, `doubtful` its words in doubt with what is said about each (None if words are
-    not judged), `worst` its least supported words if they were requested.
-
-    >>> Numbers({"msd": 0.5}).values["msd"]
-    0.5
-    """
-
-    values: Mapping[str, Any]
-    warnings: tuple[str, ...] = ()
-    worst: tuple[str, ...] = ()
-    doubtful: Mapping[str, str] | None = None
-
-
-def numbers_of(measured: Measurement[Any], form: Form, *, worst: int = 0) -> tuple[Numbers, ...]:
-    """Return the numbers of every pair, with up to `worst` least supported words of its caption."""
-    columns = {name: values.tolist() for name, values in form.numbers(measured).items()}
-    columns["length"] = measured.lengths.tolist()
-    columns["windows"] = [layout.windows for layout in measured.tokens]
-    words = form.worst(measured, worst) if worst else [()] * len(measured)
-    doubtful: Sequence[Mapping[str, str] | None] = form.doubtful(measured) or [None] * len(measured)
-    rows, names = zip(*columns.values(), strict=True), tuple(columns)
-    scored = []
-    for pair, (row, image, tokens) in enumerate(zip(rows, measured.image_of.tolist(), measured.tokens, strict=True)):
-        cut = (f"cut: {tokens.cut} tokens at the end were not read",) if tokens.cut else ()
-        warnings = (*tokens.warnings, *cut, *form.warnings(measured, pair), *measured.patches[image].warnings)
-        values = dict(zip(names, row, strict=True))
-        if NOT_ENGLISH in tokens.warnings:
-            scored.append(Numbers(values | dict.fromkeys(values.keys() & UNREADABLE), warnings))
-        else:
-            scored.append(Numbers(values, warnings, words[pair], doubtful[pair]))
-    return tuple(scored)
 
 
 class Score:

@@ -22,15 +22,15 @@ from msdscore.core.arrays import is_gpu, is_launching, torch_part
 from msdscore.core.divergence import Column, soften
 from msdscore.core.evidence import VERDICT_AT
 from msdscore.errors import ConfigError, RowError
-from msdscore.forms import references
-from msdscore.forms.base import Form
+from msdscore.forms.base import Form, Numbers
 from msdscore.forms.registry import score_columns
 from msdscore.io.files import File, TarImage, source_key, text_key
 from msdscore.io.images import ImageSource
 from msdscore.rows.rules import Row
+from msdscore.scoring import references
 from msdscore.scoring.decoder import Decoded
 from msdscore.scoring.pipeline import Finish, Pipeline
-from msdscore.scoring.results import Ints, Numbers, Scores
+from msdscore.scoring.results import Ints, Scores
 
 MIXED = "its group holds several images, so its Soft-MSD compares captions of different images"
 CAPTIONS = 64  # rows per image of a batch, at most
@@ -320,8 +320,7 @@ def finish(scores: Scores, form: Form) -> Scores:
     warnings = list(scores.warnings)
     for index in np.flatnonzero(is_mixed).tolist():
         warnings[index] = (*warnings[index], MIXED)
-    counts = columns.get(references.NAMES[0])
-    signature = references.unsigned(scores.signature)
+    counts, signature = columns.get(references.NAMES[0]), scores.signature
     if counts is not None:
         signature = references.signed(signature, counts)
     return replace(scores, columns=columns, candidates=candidates, warnings=tuple(warnings), signature=signature)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msdscore import threads
 from msdscore.core.arrays import gpu_count
 from msdscore.core.evidence import VERDICT_AT, checked_limits
+from msdscore.encoders.banks import NamedBank, load_bank
 from msdscore.encoders.base import Encoder
 from msdscore.encoders.registry import encoder_folder, load_encoder
 from msdscore.errors import ConfigError
@@ -17,7 +18,6 @@ from msdscore.forms.registry import check_form, find_form
 from msdscore.io.files import file_key
 from msdscore.io.images import ImageLimits
 from msdscore.registry import names_object
-from msdscore.scoring.bank import NamedBank, load_bank
 from msdscore.scoring.pipeline import Pipeline, recommended_form
 from msdscore.version import __version__
 

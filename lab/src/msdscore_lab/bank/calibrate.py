@@ -21,13 +21,13 @@ from msdscore.core.arrays import accumulation_dtype, astype, device_of, namespac
 from msdscore.core.embeddings import PerPoint, Points, extents, take
 from msdscore.core.evidence import JUDGED, NEAREST, Bank, Familiarity, Match, Vocabulary, WordCalibration, WordKind
 from msdscore.core.mixture import ITEMS, Mixture, log_densities
+from msdscore.encoders.banks import BankQuality, NamedBank, build_bank, named
 from msdscore.encoders.base import Encoder, TokenLayout
 from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Measurement, match_settings
 from msdscore.forms.evidence import Evidence, WordMeasurement
 from msdscore.intervals import Floats, Ints
-from msdscore.scoring.bank import BankQuality, NamedBank, build_bank, named
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.vocabulary import expected_densities, image_evidence

@@ -11,12 +11,12 @@ import numpy as np
 
 from msdscore.core.divergence import soften
 from msdscore.errors import ImageError, InputError, shortened
-from msdscore.forms.references import signed
 from msdscore.forms.registry import facts_of
 from msdscore.intervals import Floats, Ints
 from msdscore.io.files import TarImage, absolute_path, source_key
 from msdscore.io.images import read_source
 from msdscore.report.results import Results, read_results, scored_rows
+from msdscore.scoring.references import signed
 
 
 @dataclass(frozen=True, slots=True)

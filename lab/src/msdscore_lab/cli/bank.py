@@ -11,7 +11,7 @@ from msdscore.cli.options import INPUT, OUTPUT, option
 from msdscore.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from msdscore.scoring.bank import BankQuality
+    from msdscore.encoders.banks import BankQuality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,13 @@ def bank(
     With --pairs, the reliability of each word, the information of a caption about an image and the probability of a
     match are estimated from captioned images.
     """
-    from msdscore.encoders.banks import bank_bytes
+    from msdscore.encoders.banks import bank_bytes, build_bank
     from msdscore.encoders.cached import CachedEncoder
     from msdscore.encoders.registry import load_encoder
     from msdscore.forms.evidence import Evidence
     from msdscore.forms.registry import find_form
     from msdscore.io.images import open_image
     from msdscore.io.targets import check_target, is_standard_output, put
-    from msdscore.scoring.bank import build_bank
     from msdscore.scoring.pipeline import recommended_form
     from msdscore.threads import use as use_threads
     from msdscore_lab.bank.calibrate import calibrated_bank

@@ -15,8 +15,8 @@ from msdscore.core.arrays import float64, to_numpy
 from msdscore.core.divergence import soften
 from msdscore.encoders.base import Embeddings, TokenLayout
 from msdscore.errors import ConfigError, unknown_name
-from msdscore.forms.references import WEIGHTS
 from msdscore.intervals import Floats
+from msdscore.scoring.references import WEIGHTS
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded, Vectors
 from msdscore_lab.metrics.registry import choice, number
 

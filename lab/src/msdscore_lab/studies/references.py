@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from msdscore.errors import InputError
-from msdscore.forms.references import log_shares, p_value_with_references
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.references import compare_texts
+from msdscore.scoring.references import compare_texts, log_shares, p_value_with_references
 from msdscore_lab.bank.calibrate import stems_of
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.run.plan import pipeline_for, prepare_work

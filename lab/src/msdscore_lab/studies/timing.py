@@ -19,11 +19,11 @@ import torch
 
 from msdscore.core.arrays import Device, is_gpu, to_numpy
 from msdscore.core.divergence import soften, total
+from msdscore.forms.base import numbers_of
 from msdscore.forms.paper import Paper
 from msdscore.intervals import bootstrap_mean
 from msdscore.io.images import ImageSource
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.results import numbers_of
 from msdscore_lab.benchmarks.base import image_source
 from msdscore_lab.benchmarks.readers.rows import captioned_images
 from msdscore_lab.benchmarks.run.plan import BY_LENGTH

@@ -8,10 +8,10 @@ from typing import Any
 from msdscore.errors import ConfigError, InputError, unknown_name
 from msdscore.forms.base import Form
 from msdscore.forms.paper import Paper
-from msdscore.forms.references import split_references
 from msdscore.intervals import Resampling
 from msdscore.rows.files import ReferenceFile
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.references import split_references
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.base import Benchmark, Item, ItemSet, Rated, image_key
 from msdscore_lab.benchmarks.readers.files import all_tidy

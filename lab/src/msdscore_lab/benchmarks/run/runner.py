@@ -24,13 +24,13 @@ import pyarrow.parquet as pq
 from msdscore.encoders.fingerprint import encoder_signature
 from msdscore.encoders.registry import built_in_row
 from msdscore.errors import ConfigError, RunError
-from msdscore.forms.references import count_fact
 from msdscore.forms.registry import facts_of
 from msdscore.intervals import Floats
 from msdscore.io.files import write_bytes
 from msdscore.io.runs import discard, open_run
 from msdscore.io.targets import REMEDY
 from msdscore.scoring.pipeline import Pipeline
+from msdscore.scoring.references import count_fact
 from msdscore.version import __version__
 from msdscore_lab.benchmarks.base import Benchmark, Item, image_key
 from msdscore_lab.benchmarks.protocols import counting

@@ -20,9 +20,19 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from msdscore.core.arrays import Array, Float, astype, at_least, device_of, gather, namespace, softmax
-from msdscore.core.blocks import Block, Rows, map_blocks, widths
 from msdscore.core.divergence import Divergence, compare_mixtures, fit_all, item_bytes
-from msdscore.core.embeddings import TINY, Embeddings, Mask, Points, length, real_points
+from msdscore.core.embeddings import (
+    TINY,
+    Block,
+    Embeddings,
+    Mask,
+    Points,
+    Rows,
+    length,
+    map_blocks,
+    real_points,
+    widths,
+)
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import DEAD_MASS, DirectSpace, FitSettings, Keys, Mixture, PerComponent, start_points
 from msdscore.errors import ConfigError, unknown_name

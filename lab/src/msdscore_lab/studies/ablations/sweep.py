@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from msdscore.encoders.banks import NamedBank
 from msdscore.encoders.base import Encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.base import Form
 from msdscore.intervals import Interval
-from msdscore.scoring.bank import NamedBank
 from msdscore.scoring.pipeline import Pipeline
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.results.compare import Difference, Side, compare_sides
