@@ -96,7 +96,7 @@ class Half:
             measured = pipeline.measure(images, texts, owner, read)
             captions = [items[chosen[row]][1] for row in read]
             rows = numbers_of(measured, pipeline.form)
-            scores = scores_of(captions, rows, list(range(len(read))), pipeline.form, pipeline.signature)
+            scores = scores_of(pipeline, captions, rows, list(range(len(read))))
             for pair, row in enumerate(read):
                 results[chosen[row]] = Judged(scores[pair], pipeline.form.units(measured, pair))
         return results

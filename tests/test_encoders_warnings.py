@@ -312,7 +312,7 @@ def test_list_of_words_has_no_verdict_and_says_why():
     assert [verdict(match, withheld=True) for match in (0.9, 0.5, 0.1, None)] == [None] * 4
     values = {"similarity": 0.5, "msd": 0.5, "length": 3, "windows": 1}
     rows = [Numbers({**values, "match": 0.9}, ("x", *own)) for own in (warnings, ())]
-    table = scores_of(["a"] * 3, [*rows, Numbers(values)], [1, 2, 3], Scorer("toy").form, "msd|enc:toy@1").to_arrow()
+    table = scores_of(Scorer("toy").pipeline, ["a"] * 3, [*rows, Numbers(values)], [1, 2, 3]).to_arrow()
     assert table["verdict"].to_pylist() == [None, "on topic", None]
     scores = replace(scores, columns={**scores.columns, "match": np.array([0.9])})
     known, listed = scores[0], replace(scores, warnings=(("x", *warnings),))[0]

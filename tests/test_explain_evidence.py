@@ -343,11 +343,6 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     assert "coverage" not in data["names"]
 
 
-def test_words_are_named_if_other_threads_evict_the_image_from_the_cache(toy, monkeypatch):
-    monkeypatch.setattr(vocabulary, "LATEST", 0)  # every image is evicted at once
-    assert toy.explain(Image.new("RGB", (32, 32), "green"), "a red square").score.caption == "a red square"
-
-
 def test_words_have_the_same_colours_in_all_forms(explained):
     limit = word_limit(explained)
     documents = explanation_documents(explained, {}, len(explained), Parts())["explanations"]

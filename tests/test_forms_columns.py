@@ -35,13 +35,6 @@ FOREIGN = '''
         nearest: np.ndarray  # pairs by tokens
         image_mixtures: Mixture
 
-        @property
-        def tensors(self):
-            return (self.nearest,)
-
-        def with_tensors(self, tensors):
-            return Cosines(tensors[0], self.image_mixtures)
-
 
     @dataclass(frozen=True, kw_only=True)
     class Nearest(Form):

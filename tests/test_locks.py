@@ -12,7 +12,7 @@ from PIL import Image
 import msdscore
 from msdscore.core.arrays import launched
 from msdscore.encoders.registry import load_encoder
-from msdscore.scoring.embedder import OBJECTS, VectorMemory
+from msdscore.scoring.embedder import OBJECTS, Recent, VectorMemory
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import compare_texts
 from msdscore_torch.integrations.shared import shared_scorer
@@ -38,6 +38,27 @@ def both(first, second):
         return future
 
     return [future.result(timeout=SECONDS) for future in [start(first), start(second)]]
+
+
+def test_recent_values_are_computed_once_and_evicted_by_their_last_use():
+    computed, recent = [], Recent(limit=2)
+    for key in ("a", "b", "a", "c", "a", "b"):
+        assert recent.get(key, lambda key=key: computed.append(key) or key) == key
+    assert computed == ["a", "b", "c", "b"]
+    assert Recent(limit=0).get("a", lambda: 1) == 1  # evicted at once
+
+
+def test_recent_values_are_unlocked_while_one_is_computed():
+    recent, first, second = Recent(limit=2), Event(), Event()
+
+    def compute(mine, other):
+        mine.set()
+        assert other.wait(SECONDS)
+        return "computed"
+
+    assert both(
+        lambda: recent.get("a", lambda: compute(first, second)), lambda: recent.get("a", lambda: compute(second, first))
+    ) == ["computed", "computed"]
 
 
 @pytest.mark.parametrize("known", [(), ("a red square",)])

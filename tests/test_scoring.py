@@ -16,6 +16,7 @@ from msdscore import Paper, Scorer, load_encoder
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.errors import CaptionError, ConfigError, ImageError, UnknownNameError
 from msdscore.forms.registry import added
+from msdscore.scoring.rows import score_rows
 from tiny_clip import make_tiny_clip
 
 CAPTIONS = ["a red square", "a blue square on the left", "green", "a red and blue image of nothing at all"]
@@ -219,6 +220,11 @@ def test_signature_contains_all_settings():
 def test_settings_in_a_signature_are_exact():
     assert Scorer("toy", Paper(alpha=0.1)).signature != Scorer("toy", Paper(alpha=0.10000001)).signature
     assert "|kappa:20|" in Scorer("toy", Paper(kappa=20)).signature
+
+
+def test_scores_of_no_rows_have_the_limits_of_verdicts():
+    (scores,) = score_rows(Scorer("toy", verdict_at=(0.3, 0.9)).pipeline, [])
+    assert scores.to_arrow().schema.metadata[b"verdict_at"] == b"0.3,0.9"
 
 
 def test_number_that_a_form_does_not_have_is_nan_and_null():

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from math import ceil
 from pathlib import Path, PurePosixPath
 
@@ -43,8 +44,14 @@ def available(root: Path = Path("/")) -> int:
     True
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = min(quotas(root), default=None)
+    quota = _quota(root)
     return cores if quota is None else max(1, min(cores, ceil(quota)))
+
+
+@cache
+def _quota(root: Path) -> float | None:
+    """Return the smallest of the `quotas`, read once: every call of a graph asks for the number of threads."""
+    return min(quotas(root), default=None)
 
 
 def count() -> int:

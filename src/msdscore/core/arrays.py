@@ -39,6 +39,7 @@ __all__ = ["Array", "Bool", "Device", "Float", "Int", "Shaped", "UInt8"]
 
 device_of = array_api_compat.device
 is_torch = array_api_compat.is_torch_array
+is_array = array_api_compat.is_array_api_obj
 
 
 def namespace(*arrays: Array) -> Any:

@@ -15,8 +15,8 @@ The two directed divergences are stored as one term per point. Length gate, unce
 one number per caption.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -61,7 +61,7 @@ Fit = Callable[[Embeddings, FitSettings], Mixture]  # `fit_all`, or one that cac
 OfPairs = Int[Array, " pairs"]  # the index of an item or of a mixture for every pair
 PairTerms = Float[Array, "pairs points"]
 PerCaption = Float[Array, " captions"]
-Column = Float[np.ndarray, " captions"]  # numbers of captions on the host
+CaptionFloats = Float[np.ndarray, " captions"]  # numbers of captions on the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,6 @@ class Divergence:
     support_terms: Float[Array, "pairs tokens"]
     image_mixtures: Mixture
     text_mixtures: Mixture
-
-    @property
-    def tensors(self) -> tuple[Array, ...]:
-        """The terms of both sides."""
-        return self.coverage_terms, self.support_terms
-
-    def with_tensors(self, tensors: Sequence[Array]) -> "Divergence":
-        """Replace the terms, for example by copies on another device."""
-        return replace(self, coverage_terms=tensors[0], support_terms=tensors[1])
 
     @property
     def coverage(self) -> Float[Array, " pairs"]:
@@ -319,8 +310,8 @@ def length_gate(lengths: PerCaption, *, center: float, width: float) -> PerCapti
 
 
 def soften(
-    similarity: Column, msd: Column, group: Int[np.ndarray, " captions"], *, temperature: float
-) -> tuple[Column, Column]:
+    similarity: CaptionFloats, msd: CaptionFloats, group: Int[np.ndarray, " captions"], *, temperature: float
+) -> tuple[CaptionFloats, CaptionFloats]:
     r"""Uncertainty :math:`u` of every caption's candidate set, and Soft-MSD :math:`(1-u)\,g + u\,\text{MSD}`.
 
     >>> soften(np.array([0.3]), np.array([0.1]), np.array([0]), temperature=0.2)
@@ -330,7 +321,9 @@ def soften(
     return uncertainty, (1 - uncertainty) * similarity + uncertainty * msd
 
 
-def set_uncertainty(similarity: Column, group: Int[np.ndarray, " captions"], *, temperature: float) -> Column:
+def set_uncertainty(
+    similarity: CaptionFloats, group: Int[np.ndarray, " captions"], *, temperature: float
+) -> CaptionFloats:
     r"""Uncertainty of a candidate set: how little its similarities separate the captions, one number per set.
 
     .. math:: u = \frac{M}{M-1}\,(1 - \max_j \operatorname{softmax}(g/\xi)_j),\quad u = 1 \text{ for } M = 1

@@ -51,7 +51,7 @@ DEAD_MASS = 1e-6
 # A product with a handful of rows runs at a quarter of the rate of a square one (measured; see docs/performance.md).
 THIN = 4
 # Up to this many points a broadcast beats batched library calls on a CPU (measured likewise).
-FEW_POINTS = 32
+BROADCAST_POINTS = 32
 # Background items in one product: the number is fixed, so that the size of a block does not change the rounding.
 ITEMS = 128
 # Similarities closer than this are a tie, and the smaller index wins: devices must not differ by rounding.
@@ -64,7 +64,7 @@ _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 Shares = Float[Array, "batch components points"]  # of points in components, or products with them
 PerComponent = Float[Array, "batch components"]
 Means = Float[Array, "batch components dim"]
-Indices = Int[Array, "batch components"]  # indices of points
+PointIndices = Int[Array, "batch components"]  # indices of points
 Keys = Int[Array, " batch"]  # computed from each item's content
 # Indices of points: the first half starts the components, the second half is the reserve from which a dead component
 # is restarted. With fewer points than seeds the list repeats from the start.
@@ -114,10 +114,10 @@ class GramSpace:
 
     def __init__(self, points: Points) -> None:
         # For few points torch on a CPU is faster with a transposed copy than with a transposed view.
-        self._few = is_torch(points) and on_cpu(points) and points.shape[1] <= FEW_POINTS
+        self._few = is_torch(points) and on_cpu(points) and points.shape[1] <= BROADCAST_POINTS
         self._gram = points @ (points.mT.contiguous() if self._few else points.mT)
 
-    def similarities(self, index: Indices) -> Shares:
+    def similarities(self, index: PointIndices) -> Shares:
         """Inner products of chosen points with all points: rows of the Gram matrix."""
         return gather(self._gram, index)
 
@@ -135,7 +135,7 @@ class DirectSpace:
     def __init__(self, points: Points) -> None:
         self._points = points
 
-    def similarities(self, index: Indices) -> Shares:
+    def similarities(self, index: PointIndices) -> Shares:
         """Products of gathered points with all points."""
         return gather(self._points, index) @ self._points.mT
 
@@ -270,7 +270,7 @@ def fit(
     return Mixture(coefficients @ solid, log_weights, settings.kappa)
 
 
-def _one_hot(index: Indices, like: Shares) -> Shares:
+def _one_hot(index: PointIndices, like: Shares) -> Shares:
     points = namespace(like).arange(like.shape[-1], device=device_of(like))
     return astype(index[..., None] == points, like.dtype)
 

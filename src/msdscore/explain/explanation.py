@@ -183,9 +183,7 @@ def explain_embedded(
     compared = [] if references is None else compare_texts(pipeline.embedder, captions, [references] * len(captions))
     if compared:
         rows = tuple(comparison.added_to(row) for comparison, row in zip(compared, rows, strict=True))
-    scores = finish(
-        scores_of(captions, rows, [0] * len(captions), form, pipeline.signature, verdict_at=pipeline.verdict_at), form
-    )
+    scores = finish(scores_of(pipeline, captions, rows, [0] * len(captions)), form)
     terms, layout = terms_of(form, images, texts, measured), measured.patches[0]
     visible = to_numpy(images.vectors.mask)[0, : len(layout.boxes)]
     units = [form.units(measured, number) for number in range(len(captions))]

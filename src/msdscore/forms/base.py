@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, 
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.arrays import Array, Bool, Float, Int, fetching, take_rows
+from msdscore.core.arrays import Array, Bool, Float, Int, fetching, is_array, take_rows
 from msdscore.core.divergence import Fit, fit_all, total
 from msdscore.core.embeddings import Embeddings, PatchLayout, TokenLayout
 from msdscore.core.evidence import ZERO, Bank
@@ -91,18 +91,13 @@ class Sides:
 
 
 class Terms(Protocol):
-    """Measured terms of pairs, whose sums are the numbers of a form."""
+    """Measured terms of pairs, whose sums are the numbers of a form: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def image_mixtures(self) -> Mixture:
         """The mixtures of the images, one per row."""
-
-    @property
-    def tensors(self) -> tuple[Array, ...]:
-        """The tensors that `Form.numbers` needs."""
-
-    def with_tensors(self, tensors: Sequence[Array]) -> Self:
-        """Return the same terms with these tensors, in the order of `tensors`."""
 
 
 T = TypeVar("T", bound=Terms, covariant=True)
@@ -130,16 +125,23 @@ class Measurement(Generic[T]):
 
     def fetching(self) -> "Callable[[], Measurement[T]]":
         """Start copying all but the mixtures to the host; the returned function waits once and returns NumPy arrays."""
-        fetch = fetching(self.similarity, self.lengths, self.image_of, self.text_of, *self.terms.tensors)
+        own, local = _arrays(self), _arrays(self.terms)
+        if not own and not local:
+            return lambda: self
+        fetch = fetching(*own.values(), *local.values())
 
-        def arrived() -> Measurement[T]:
-            similarity, lengths, image_of, text_of, *local = fetch()
-            terms = self.terms.with_tensors(local)
-            return replace(
-                self, similarity=similarity, lengths=lengths, image_of=image_of, text_of=text_of, terms=terms
-            )
+        def wait() -> Measurement[T]:
+            arrays: tuple[Any, ...] = fetch()
+            terms = replace(self.terms, **dict(zip(local, arrays[len(own) :], strict=True)))
+            return replace(self, **dict(zip(own, arrays, strict=False)), terms=terms)
 
-        return arrived
+        return wait
+
+
+def _arrays(data: Any) -> dict[str, Array]:
+    """Return the fields of a dataclass that are arrays of a library other than NumPy, whose arrays are on the host."""
+    values = {field.name: getattr(data, field.name) for field in fields(data)}
+    return {name: value for name, value in values.items() if is_array(value) and not isinstance(value, np.ndarray)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ distinct content words that the caption does not deny: :math:`\text{negation} = 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -72,15 +72,6 @@ class WordMeasurement:
     match: Match | None = None
     familiarity: Float[Array, " pairs"] | None = None  # of the images
     least_familiar: float = -1.0  # below which an image is unlike those that the encoder knows
-
-    @property
-    def tensors(self) -> tuple[Array, ...]:
-        """The evidence and the familiarity, if it is known; everything else is on the CPU already."""
-        return (self.evidence,) if self.familiarity is None else (self.evidence, self.familiarity)
-
-    def with_tensors(self, tensors: Sequence[Array]) -> Self:
-        """Return the same words with this evidence."""
-        return replace(self, evidence=tensors[0], familiarity=tensors[1] if len(tensors) > 1 else None)
 
     @property
     def terms(self) -> tuple[WordTerms, WordTerms, WordTerms]:

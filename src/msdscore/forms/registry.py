@@ -127,7 +127,7 @@ def facts_of(signature: str) -> dict[str, str]:
 
 
 FIRST = (Column("similarity", "similarity", "cosine of the whole caption and image", "+.4f", shown=4, logged=3),)
-REFERENCES = (
+REFERENCE_COLUMNS = (
     Column("reference_count", "references", "number of references", ".0f"),
     Column("reference_similarity", "ref similarity", "sentence similarity with the references", "+.3f", shown=11),
     Column("reference_support", "ref support", "do the references say what the caption says?", "+.3f", shown=12),
@@ -166,7 +166,7 @@ class _Columns(Mapping[str, Column]):
 @lru_cache(maxsize=1)
 def _table(classes: tuple[type[Form], ...]) -> dict[str, Column]:
     own = [column for form in reversed(classes) for column in form.table]
-    return {column.name: column for column in (*FIRST, *own, *REFERENCES, *LAST)}
+    return {column.name: column for column in (*FIRST, *own, *REFERENCE_COLUMNS, *LAST)}
 
 
 COLUMNS: Mapping[str, Column] = _Columns()
@@ -189,7 +189,7 @@ def columns_logged() -> tuple[str, ...]:
 
 def score_columns(form: Form | type[Form], *, references: bool = False) -> tuple[Column, ...]:
     """Return the columns that scoring with a form adds to a row, with or without references."""
-    return (*FIRST, *form.table, *(REFERENCES if references else ()), *LAST)
+    return (*FIRST, *form.table, *(REFERENCE_COLUMNS if references else ()), *LAST)
 
 
 def added(form: Form | type[Form], *, references: bool = False) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from msdscore.errors import ConfigError, ImageError, one_line, shortened
+from msdscore.errors import ConfigError, ImageError, one_line, shortened, unknown_name
 from msdscore.io.files import File, TarImage
 
 Size: TypeAlias = tuple[int, int]  # width, height

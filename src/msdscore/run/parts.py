@@ -193,7 +193,7 @@ def score_missing(
                 waiting.append(part)
                 yield from row_batches(part.rows, pipeline.batch_size)
             else:
-                write(part, [scores_of([], [], [], pipeline.form, pipeline.signature)])
+                write(part, [scores_of(pipeline, [], [], [])])
 
     progress(0)
     done = list[Scores]()  # of the first of the waiting parts

@@ -1,10 +1,11 @@
 """The second part of a pipeline: decoded images and captions in, vectors out, with an error for each failed item."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from msdscore.encoders.base import (
     Capabilities,
     Embeddings,
     Encoder,
-    Prepared,
     encode_by_length,
     encode_in_batches,
     overflow,
@@ -35,6 +35,8 @@ from msdscore.io.files import text_key
 from msdscore.scoring.decoder import Decoded
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 # Images per batch on a CPU and on a GPU: enough to fill it; halved when its memory runs out.
 BATCH_SIZES = (32, 256)
 # Texts per batch: texts of similar length together, so that little is padded; for a GPU larger batches, since each one
@@ -107,6 +109,31 @@ class BatchSizes:
         """Limit batches to this many texts from now on."""
         with self._lock:
             self.texts = min(self.texts, size)
+
+
+class Recent(Generic[Key, Value]):
+    """The most recently used values by key, at most `limit` of them; thread-safe, and not locked while one is computed.
+
+    >>> squares = Recent[int, int](limit=2)
+    >>> [squares.get(number, lambda: number * number) for number in (2, 3)]
+    [4, 9]
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._values, self._lock = limit, OrderedDict[Key, Value](), Lock()
+
+    def get(self, key: Key, compute: Callable[[], Value]) -> Value:
+        """Return the value of a key; threads that meet here with the same new one both compute it."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = compute()
+        with self._lock:
+            value = self._values.setdefault(key, value)
+            while len(self._values) > self._limit:
+                self._values.popitem(last=False)
+        return value
 
 
 class VectorMemory:
@@ -182,8 +209,11 @@ class Embedder:
         """Encode decoded images, batch by batch."""
 
         def vectors(items: Sequence[Decoded]) -> Embeddings:
-            images = [item.prepared for item in items]
-            return self._recalled(map(prepared_key, images), images, self._encode_images, self.known_images)
+            images, sizes = [item.prepared for item in items], self.sizes
+            encode = partial(
+                encode_in_batches, encode=self.encoder.encode_images, size=sizes.images, smaller=sizes.limit_images
+            )
+            return self._recalled(map(prepared_key, images), images, encode, self.known_images)
 
         def no_points(index: int) -> ImageError:
             return ImageError("the encoder returned no vectors for the image")
@@ -215,15 +245,11 @@ class Embedder:
 
     def vectors(self, captions: Sequence[str]) -> Embeddings:
         """Encode texts as they are, in order; raise `RowError` for one that the encoder rejects."""
-        return self._recalled(captions, captions, self._encode_texts, self.known_texts)
-
-    def _encode_images(self, images: Sequence[Prepared]) -> Embeddings:
-        encode, sizes = self.encoder.encode_images, self.sizes
-        return encode_in_batches(images, encode, size=sizes.images, smaller=sizes.limit_images)
-
-    def _encode_texts(self, texts: Sequence[str]) -> Embeddings:
-        encode, sizes = self.encoder.encode_texts, self.sizes
-        return encode_by_length(texts, encode, size=sizes.texts, smaller=sizes.limit_texts)
+        sizes = self.sizes
+        encode = partial(
+            encode_by_length, encode=self.encoder.encode_texts, size=sizes.texts, smaller=sizes.limit_texts
+        )
+        return self._recalled(captions, captions, encode, self.known_texts)
 
     def _recalled(
         self,

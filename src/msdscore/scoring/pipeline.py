@@ -12,14 +12,12 @@
 explanations and studies use its parts.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from copy import copy
 from dataclasses import asdict, replace
 from hashlib import sha256
 from math import isnan
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +40,7 @@ from msdscore.forms.base import Form, Measurement, Numbers, Sides, numbers_of
 from msdscore.forms.registry import check_form, find_form, form_of_bank
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.scoring.decoder import Decoded, Decoder
-from msdscore.scoring.embedder import MEMORY, BatchSizes, Embedded, Embedder, VectorMemory, not_finite
+from msdscore.scoring.embedder import MEMORY, BatchSizes, Embedded, Embedder, Recent, VectorMemory, not_finite
 from msdscore.version import __version__
 
 if TYPE_CHECKING:  # imported if vectors are cached on disk
@@ -87,7 +85,7 @@ class Pipeline:
         self.encoder, self.can = encoder, capabilities(encoder)
         self.decoder = Decoder(encoder, self.can, limits or ImageLimits(), keyed, decoders)
         self.embedder = Embedder(encoder, self.can, BatchSizes(encoder, batch_size), signature)
-        self.fits, self.streams = Fits(), 1
+        self.streams, self._mixtures = 1, Recent[tuple[bytes, FitSettings], Mixture](LATEST)
         self.verdict_at = checked_limits(verdict_at)
 
     @property
@@ -167,7 +165,7 @@ class Pipeline:
 
     def fit_images(self, images: Embedded) -> Mixture:
         """Fit the mixtures of embedded images, one per row."""
-        return launched(self.encoder.device, lambda: self.fits(self._side(images), self.form.image_fit))
+        return launched(self.encoder.device, lambda: self._fitted(self._side(images), self.form.image_fit))
 
     def measure(
         self, images: Embedded, texts: Embedded, image_of: Sequence[int], text_of: Sequence[int]
@@ -178,7 +176,7 @@ class Pipeline:
             first, second = self._side(images), self._side(texts)
             rows = [images.row(item) for item in image_of], [texts.row(item) for item in text_of]
             image_rows, text_rows = (integers(side, like=first.mask) for side in rows)
-            sides = Sides(first, second, rows, texts.captions, image_rows, text_rows, self.fits)
+            sides = Sides(first, second, rows, texts.captions, image_rows, text_rows, self._fitted)
             return self.form.measure(sides, None if self.bank is None else self.bank.on(device_of(first.mask)))
 
         return launched(self.encoder.device, section)
@@ -268,6 +266,18 @@ class Pipeline:
                 length = int(texts.vectors.lengths[index])
                 results[item] = comparisons.get(item, ReferenceComparison()).alone(length, windows, warnings)
 
+    def _fitted(self, side: Embeddings, settings: FitSettings) -> Mixture:
+        """Return one mixture per item; those of the latest single images, whose captions are edited, are cached.
+
+        On a GPU nothing is cached: fitting is fast there, and comparing vectors would wait for the device.
+        """
+        if len(side) != 1 or not on_cpu(side.points):
+            return fit_all(side, settings)
+        digest = sha256(f"{side.points.shape} {side.points.dtype} {side.keys}".encode())
+        for array in (side.points, side.mask):
+            digest.update(to_numpy(array).tobytes())
+        return self._mixtures.get((digest.digest(), settings), lambda: fit_all(side, settings))
+
     def _side(self, embedded: Embedded) -> Embeddings:
         """Return vectors, with the keys of their items if they seed random starts of mixtures.
 
@@ -278,33 +288,6 @@ class Pipeline:
         if self.decoder.keyed:
             batch = replace(batch, keys=integers(embedded.keys, like=batch.mask))
         return replace(batch, points=batch.points.half()) if self.can.computes_in_half else batch
-
-
-class Fits:
-    """`fit_all` that caches the mixtures of the latest single images, whose captions are edited; thread-safe.
-
-    On a GPU nothing is cached: fitting is fast there, and comparing vectors would wait for the device.
-    """
-
-    def __init__(self) -> None:
-        self._latest, self._lock = OrderedDict[tuple[bytes, FitSettings], Mixture](), Lock()
-
-    def __call__(self, side: Embeddings, settings: FitSettings) -> Mixture:
-        """Return one mixture per item."""
-        if len(side) != 1 or not on_cpu(side.points):
-            return fit_all(side, settings)
-        digest = sha256(f"{side.points.shape} {side.points.dtype} {side.keys}".encode())
-        for array in (side.points, side.mask):
-            digest.update(to_numpy(array).tobytes())
-        key = digest.digest(), settings
-        with self._lock:
-            mixture = self._latest.pop(key, None)
-        mixture = fit_all(side, settings) if mixture is None else mixture
-        with self._lock:
-            self._latest[key] = mixture
-            if len(self._latest) > LATEST:
-                self._latest.popitem(last=False)
-        return mixture
 
 
 def recommended_form(encoder: Encoder, bank: NamedBank | None = None) -> Form:

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -48,12 +47,12 @@ from msdscore.core.embeddings import Embeddings, Rows, extents, in_order, real_p
 from msdscore.encoders.base import TokenLayout
 from msdscore.errors import RowError
 from msdscore.forms.base import Numbers
-from msdscore.forms.registry import REFERENCES
-from msdscore.scoring.embedder import Embedded, Embedder
+from msdscore.forms.registry import REFERENCE_COLUMNS
+from msdscore.scoring.embedder import Embedded, Embedder, Recent
 from msdscore.text.normal import clean
 from msdscore.text.words import Word, segment
 
-NAMES = tuple(column.name for column in REFERENCES)
+NAMES = tuple(column.name for column in REFERENCE_COLUMNS)
 TEXT_ONLY = "no image: compared with the references only"
 NO_REFERENCES = "no references: ref_msd is missing"
 KAPPA = 20.0  # concentration of the mixtures, that of the paper
@@ -64,7 +63,6 @@ MEANT = 0.98  # share of background captions under which a word is less likely t
 _TOGETHER = 512  # texts, or pairs of a caption and a reference, per batch
 _ROOM = 1 << 22  # largest number of values of background sets in memory
 _TEXTS = 64  # sentences per batch
-_MOST = 4  # backgrounds that are cached
 
 
 def signed(signature: str, counts: Iterable[float]) -> str:
@@ -415,19 +413,10 @@ def _sentences(embedder: Embedder, texts: Embedded) -> Float[Array, "texts dim"]
     return namespace(texts.vectors.pooled).stack([vectors[text] for text in plain])
 
 
-_backgrounds: dict[tuple[str, str], Background] = {}  # by the signature and device of their encoder
-_backgrounds_lock = Lock()  # never locked while an encoder runs
+_backgrounds = Recent[tuple[str, str], Background](limit=4)  # by the signature and device of their encoder
 
 
 def _background(embedder: Embedder) -> Background:
-    """Return the background captions of an encoder, encoded once; threads that meet here first each encode them."""
+    """Return the background captions of an encoder, encoded once."""
     key = embedder.signature, str(embedder.encoder.device)
-    with _backgrounds_lock:
-        background = _backgrounds.get(key)
-    if background is None:
-        background = Background.of(embedder.vectors(background_captions()))
-        with _backgrounds_lock:
-            background = _backgrounds.setdefault(key, background)
-            while len(_backgrounds) > _MOST:
-                del _backgrounds[next(iter(_backgrounds))]
-    return background
+    return _backgrounds.get(key, lambda: Background.of(embedder.vectors(background_captions())))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 
 NAN = math.nan
-NAMED = 3  # words of each finding that a headline names
+WORDS_NAMED = 3  # words of each finding that a headline names
 # Why a scored caption lacks a number.
 WHY_MISSING = {"match": "no match: this bank and these settings have none", "ref_msd": references.NO_REFERENCES}
 
@@ -365,8 +365,8 @@ class Scores:
         notes = []
         for finding in (LIKELY_WRONG, CHECK):
             words = [word for word, found in doubtful.items() if found == finding]
-            more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-            notes += [f"{finding}: {', '.join(words[:NAMED])}{more}"] if words else []
+            more = f" and {len(words) - WORDS_NAMED} more" if len(words) > WORDS_NAMED else ""
+            notes += [f"{finding}: {', '.join(words[:WORDS_NAMED])}{more}"] if words else []
         return tuple(notes) or (() if withheld(self.warnings[row]) else ("no word stands out",))
 
     def language(self, row: int) -> str | None:

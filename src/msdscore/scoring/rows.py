@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from msdscore import threads
 from msdscore.core.arrays import is_gpu, is_launching, torch_part
-from msdscore.core.divergence import Column, soften
-from msdscore.core.evidence import VERDICT_AT
+from msdscore.core.divergence import CaptionFloats, soften
 from msdscore.errors import ConfigError, RowError
 from msdscore.forms.base import Form, Numbers
 from msdscore.forms.registry import score_columns
@@ -68,7 +67,7 @@ def score_rows(
     batches = row_batches(rows, pipeline.batch_size)
     first = next(batches, None)
     if first is None:
-        yield scores_of([], [], [], pipeline.form, pipeline.signature)
+        yield scores_of(pipeline, [], [], [])
         return
     if first.is_last and len(first.images) <= 1:  # needs no other threads
         yield scores_of_rows(pipeline, first.rows, _score_one_image(pipeline, first, worst), errors)
@@ -251,8 +250,7 @@ def scores_of_rows(
         text_key(row.set) if row.set is not None else image if image else text_key(f"row {row.index}")
         for row, image in zip(rows, images, strict=True)
     ]
-    captions, form = [row.caption for row in rows], pipeline.form
-    return scores_of(captions, scored, sets, form, pipeline.signature, images=images, verdict_at=pipeline.verdict_at)
+    return scores_of(pipeline, [row.caption for row in rows], scored, sets, images=images)
 
 
 def image_key(image: ImageSource | None) -> int:
@@ -263,14 +261,12 @@ def image_key(image: ImageSource | None) -> int:
 
 
 def scores_of(
+    pipeline: Pipeline,
     captions: Sequence[str],
     scored: Sequence[Numbers | RowError],
     sets: Sequence[int],
-    form: Form,
-    signature: str,
     *,
     images: Sequence[int] = (),
-    verdict_at: tuple[float, float] = VERDICT_AT,
 ) -> Scores:
     """Build scores from numbers or errors; the columns of candidate sets are added by `finish`.
 
@@ -280,7 +276,7 @@ def scores_of(
     rows = [row.values for row in scored if isinstance(row, Numbers)]
     has_references = any(references.NAMES[0] in row for row in rows)
     columns = dict[str, Any]()
-    for column in score_columns(form, references=has_references):
+    for column in score_columns(pipeline.form, references=has_references):
         name, kind = column.name, column.kind
         if kind in ("text", "list"):
             continue
@@ -293,12 +289,12 @@ def scores_of(
         np.ones(len(scored), dtype=np.int64),
         tuple(row.warnings if isinstance(row, Numbers) else () for row in scored),
         tuple(str(row) if isinstance(row, RowError) else None for row in scored),
-        signature,
+        pipeline.signature,
         sets=np.asarray(sets, dtype=np.int64),
         images=np.asarray(images or [0] * len(scored), dtype=np.int64),
         worst=tuple(row.worst if isinstance(row, Numbers) else () for row in scored),
         doubtful=tuple(row.doubtful if isinstance(row, Numbers) else None for row in scored),
-        verdict_at=verdict_at,
+        verdict_at=pipeline.verdict_at,
     )
 
 
@@ -327,24 +323,18 @@ def finish(scores: Scores, form: Form) -> Scores:
 
 
 def set_columns(
-    similarity: Column, msd: Column, sets: Ints, images: Ints, *, temperature: float
-) -> tuple[Column, Column, npt.NDArray[np.bool_]]:
+    similarity: CaptionFloats, msd: CaptionFloats, sets: Ints, images: Ints, *, temperature: float
+) -> tuple[CaptionFloats, CaptionFloats, npt.NDArray[np.bool_]]:
     """Return uncertainty and Soft-MSD of all rows, and whether each is in a set with captions of several images."""
     good = np.flatnonzero(~np.isnan(msd))
     uncertainty, soft = np.full((2, len(msd)), np.nan)
     uncertainty[good], soft[good] = soften(similarity[good], msd[good], sets[good], temperature=temperature)
     is_mixed = np.zeros(len(msd), dtype=bool)
-    is_mixed[good] = _is_mixed(sets[good], images[good])
+    if (images[good] != images[good][:1]).any():
+        pairs = np.unique(np.stack([sets[good], images[good]]), axis=1)
+        several, counts = np.unique(pairs[0], return_counts=True)
+        is_mixed[good] = np.isin(sets[good], several[counts > 1])
     return uncertainty, soft, is_mixed
-
-
-def _is_mixed(sets: Ints, images: Ints) -> npt.NDArray[np.bool_]:
-    """Return whether each row is in a set with several images."""
-    if (images == images[:1]).all():
-        return np.zeros(len(sets), dtype=bool)
-    pairs = np.unique(np.stack([sets, images]), axis=1)
-    several, counts = np.unique(pairs[0], return_counts=True)
-    return np.isin(sets, several[counts > 1])
 
 
 def finish_stream(chunks: Iterable[Scores], form: Form) -> Iterator[Scores]:

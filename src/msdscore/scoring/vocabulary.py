@@ -5,11 +5,9 @@ captions, this determines the probability that people would name it.
 """
 
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +16,7 @@ from msdscore.core.arrays import Array, to_numpy
 from msdscore.core.embeddings import unit
 from msdscore.core.evidence import Vocabulary
 from msdscore.core.mixture import Mixture, log_densities
-from msdscore.scoring.embedder import Embedded
+from msdscore.scoring.embedder import Embedded, Recent
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import COLOURS, NUMBERS, PERSONS, Word, stem
 
@@ -83,7 +81,7 @@ class Namer:
         self._background = pipeline.bank.bank.images
         self._profiles = _profiles(self._background, vocabulary.points)
         self._expected = expected_densities(pipeline, vocabulary.points)
-        self._images, self._lock = OrderedDict[bytes, Floats](), Lock()  # of the latest images, for edited captions
+        self._images = Recent[bytes, Floats](LATEST)  # whose captions are edited
         self._number = {stem: number for number, stem in enumerate(vocabulary.stems)}
         words = pipeline.bank.bank.words
         assert words is not None, "a vocabulary comes with words"
@@ -91,17 +89,12 @@ class Namer:
 
     def probabilities(self, images: Embedded) -> Floats:
         """Return the probability of every word of the vocabulary under the first image."""
-        key = sha256(to_numpy(images.vectors.points[0]).tobytes()).digest()
-        with self._lock:
-            found = self._images.pop(key, None)
-        if found is None:
+
+        def compute() -> Floats:
             evidence = image_evidence(self._pipeline, images, self._vocabulary.points, self._expected)
-            found = self._vocabulary.probabilities(evidence[0])
-        with self._lock:
-            self._images[key] = found
-            if len(self._images) > LATEST:
-                self._images.popitem(last=False)
-        return found
+            return self._vocabulary.probabilities(evidence[0])
+
+        return self._images.get(sha256(to_numpy(images.vectors.points[0]).tobytes()).digest(), compute)
 
     def missing(
         self, probabilities: Floats, words: Sequence[Word], points: Array, doubtful: Sequence[int] = ()
