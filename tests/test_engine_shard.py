@@ -215,8 +215,6 @@ def test_shard_whose_folder_of_parts_is_in_use_is_scored(tmp_path):
     assert output.read_bytes() == clean.read_bytes()
 
 
-
-
 def test_no_input_of_any_shard_is_overwritten_by_the_scores_of_another(tmp_path):
     (tmp_path / "g").mkdir()
     rows = {"file_name": ["a.jpg"], "image": [jpeg("red")]}

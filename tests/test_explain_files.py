@@ -14,7 +14,6 @@ from command_line import invoke
 from hostile import Tags
 from msdscore import Scorer
 from msdscore.errors import ConfigError, RunError, install_line
-from msdscore.explain.explanation import Explanation, encoded
 from msdscore.explain.figure import families, ruler, set_lines
 from msdscore.explain.look import oklab, ramp, spans, word_colour, word_limit
 from msdscore.explain.maps import Map, maps_of, overlay

@@ -13,7 +13,6 @@ from torch import Tensor
 from msdscore.core.arrays import Bool, Float
 from msdscore.core.embeddings import real_points
 from msdscore.errors import InputError
-from msdscore.forms.base import numbers_of
 from msdscore.intervals import Floats, bootstrap_mean
 from msdscore.scoring.embedder import Embedded
 from msdscore.scoring.pipeline import Pipeline
