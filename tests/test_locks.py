@@ -1,6 +1,7 @@
 """No lock is held while calling out: threads that meet in either order both finish."""
 
 from concurrent.futures import Future
+from functools import partial
 from threading import Event, Lock, Thread
 from time import sleep
 
@@ -42,8 +43,13 @@ def both(first, second):
 
 def test_recent_values_are_computed_once_and_evicted_by_their_last_use():
     computed, recent = [], Recent(limit=2)
+
+    def compute(key):
+        computed.append(key)
+        return key
+
     for key in ("a", "b", "a", "c", "a", "b"):
-        assert recent.get(key, lambda key=key: computed.append(key) or key) == key
+        assert recent.get(key, partial(compute, key)) == key
     assert computed == ["a", "b", "c", "b"]
     assert Recent(limit=0).get("a", lambda: 1) == 1  # evicted at once
 

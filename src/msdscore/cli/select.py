@@ -10,6 +10,7 @@ import typer
 from msdscore.cli import options
 from msdscore.cli.options import OUTPUT, option
 from msdscore.cli.progress import bar, print_json, stoppable, tell
+from msdscore.errors import require
 
 if TYPE_CHECKING:
     from msdscore.select.rule import Rule
@@ -77,6 +78,7 @@ def select(
     Bounds (--min, --max) are applied first; --keep then selects the best of the remaining rows, exactly, over any
     number of files. Rows that could not be scored are dropped. Ties are resolved in favour of the first rows.
     """
+    require("duckdb", extra="select")  # before anything needs PyArrow, which another extra has too
     from msdscore.io.targets import check_target, is_standard_output, put, refuse_existing
     from msdscore.select.run import select as run
 
