@@ -127,25 +127,6 @@ def test_dead_components_restart_as_in_the_reference(space):
     assert mixture.log_weights[0].exp().numpy() == pytest.approx(weights, abs=1e-9)
 
 
-def test_dead_component_restarts_at_its_reserve_point_with_the_weight_of_one_point():
-    from msdscore.core import mixture as module
-
-    class Dying(GramSpace):
-        """Every point belongs to the first component."""
-
-        def similarities(self, index):
-            rows = super().similarities(index)
-            rows[:, 1:] -= 50.0
-            return rows
-
-    side = ragged([5], 6)
-    options = FitSettings(components=2, iterations=1, kappa=20.0)
-    result = module.fit(side.points, side.mask, side.keys, options, space=Dying)
-    seeds = seeds_of(side, 4)[0]
-    assert torch.allclose(result.means[0, 1], side.points[0, seeds[3]])
-    assert result.log_weights[0].exp().tolist() == pytest.approx([5 / 6, 1 / 6])
-
-
 def test_gradients_flow_through_unrolled_em():
     side = ragged([5, 3], 4)
     options = FitSettings(components=2, kappa=4.0, iterations=3, init="sample")

@@ -127,8 +127,11 @@ def test_flipped_bit_changes_the_hash(folder, large, monkeypatch):
     second = find_checkpoint(str(folder)).mark
     monkeypatch.setattr(checkpoints, "WHOLE_UP_TO", 1 << 30)
     assert find_checkpoint(str(folder)).mark == second
-    flip_in_place(large, place=5)
-    assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
+    marks = {first, second}
+    for place in (5, 400_000, 900_000, large.stat().st_size - 1):
+        flip_in_place(large, place=place)
+        marks.add(find_checkpoint(str(folder)).mark)
+    assert len(marks) == 6
 
 
 def test_sampled_blocks_detect_changes_without_new_timestamps(large, monkeypatch):

@@ -29,16 +29,6 @@ def test_terms_of_a_calibrated_score_add_up_and_the_bank_is_in_the_signature():
     assert "cal:" not in Scorer(encoder, "short").signature
 
 
-def test_calibrated_support_is_plain_support_minus_its_mean_over_the_bank():
-    encoder = tiny_clip()
-    background = [make_image(100 + n) for n in range(6)]
-    plain = Scorer(encoder)
-    over_bank = measure(plain, background, [CAPTIONS[1]] * 6, range(6)).terms.support.mean().item()
-    own = plain.score(make_image(), CAPTIONS[1]).support
-    calibrated = Scorer(encoder, BACKGROUND, bank=bank_of(encoder)).score(make_image(), CAPTIONS[1]).support
-    assert calibrated == pytest.approx(own - over_bank, abs=1e-4)
-
-
 def test_bank_survives_a_round_trip(tmp_path):
     bank = bank_of(tiny_clip(), captions=CAPTIONS)
     save_bank(bank, tmp_path / "bank.safetensors")
