@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msdscore.core import blocks
+from msdscore.core import embeddings
 from msdscore.core.divergence import fit_all
 from msdscore.core.mixture import FitSettings
 from point_sets import point_set
@@ -15,7 +15,7 @@ from point_sets import point_set
 @given(sizes=st.lists(st.integers(1, 700), min_size=1, max_size=40), room=st.sampled_from([1, 50_000, 10_000_000]))
 def test_blocks_contain_each_item_once_within_the_memory_limit(sizes, room):
     mask = np.arange(700) < np.array(sizes)[:, None]
-    parts = list(blocks.blocks(blocks.widths(mask), lambda width: 48 * width, room))
+    parts = list(embeddings.blocks(embeddings.widths(mask), lambda width: 48 * width, room))
     assert sorted(np.concatenate([part.items for part in parts]).tolist()) == list(range(len(sizes)))
     for part in parts:
         assert len(part.items) == 1 or len(part.items) * 48 * part.width <= room
@@ -26,8 +26,8 @@ def test_blocks_contain_each_item_once_within_the_memory_limit(sizes, room):
 def test_size_class_depends_only_on_the_item_and_has_little_padding(size, extra):
     mask = torch.zeros(1, size + extra, dtype=torch.bool)
     mask[0, :size] = True
-    width = blocks.widths(mask).item()
-    assert width == blocks.widths(mask[:, :size]).item()
+    width = embeddings.widths(mask).item()
+    assert width == embeddings.widths(mask[:, :size]).item()
     assert size <= width <= max(8 * -(-size // 8), 1.34 * size)
 
 
@@ -40,7 +40,7 @@ def test_rows_of_blocks_are_in_the_order_of_their_items(room):
         assert block.cut(values).shape == (len(block.items), block.width)
         return block.items, (2 * block.rows(values), block.rows(mask))
 
-    rows, masks = blocks.map_blocks(double, blocks.widths(mask), lambda width: 4 * width, like=values)
+    rows, masks = embeddings.map_blocks(double, embeddings.widths(mask), lambda width: 4 * width, like=values)
     assert torch.equal(rows, 2 * values)
     assert torch.equal(masks, mask)
 
@@ -52,7 +52,7 @@ def test_error_in_a_block_is_raised_and_threads_are_restored():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        blocks.map_blocks(work, np.array([64]), lambda width: width, like=torch.zeros(1))
+        embeddings.map_blocks(work, np.array([64]), lambda width: width, like=torch.zeros(1))
     assert torch.get_num_threads() == before
     seen = []
     thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
@@ -92,5 +92,5 @@ def test_grad_modes_of_the_caller_apply_in_threads(mode):
             seen.append(torch.is_grad_enabled())
             return block.items, (vectors[block.items],)
 
-        blocks.map_blocks(work, np.full(3, 64), lambda width: width, like=vectors)
+        embeddings.map_blocks(work, np.full(3, 64), lambda width: width, like=vectors)
         assert set(seen) == {torch.is_grad_enabled()}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reference
-from msdscore.core import blocks, mixture
+from msdscore.core import embeddings, mixture
 from msdscore.core.divergence import diverge, fit_all, total
 from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture, expected_log_density, log_density
@@ -107,7 +107,7 @@ def test_block_size_accounts_for_the_bank(bank):
         return expected_log_density(background, solid)
 
     with (
-        mock.patch.object(blocks, "BLOCK_BYTES", 1 << 17),
+        mock.patch.object(embeddings, "BLOCK_BYTES", 1 << 17),
         mock.patch("msdscore.core.divergence.expected_log_density", watched),
     ):
         calibrated(images, ragged([8] * 12, 12, seed=2), torch.zeros(12, dtype=torch.int64), many)

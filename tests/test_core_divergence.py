@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import reference
-from msdscore.core import blocks, divergence
+from msdscore.core import divergence, embeddings
 from msdscore.core.divergence import diverge, fit_all, total
 from msdscore.core.mixture import FitSettings
 from point_sets import point_set, ragged, take, terms
@@ -63,7 +63,7 @@ def test_items_are_bitwise_independent_of_the_batch(sizes, seed, room, dtype, in
     images, texts = ragged(patches, 16, seed=seed, dtype=dtype), ragged(sizes, 16, seed=seed + 1, dtype=dtype)
     alone = [both(take(images, [i]), take(texts, [i]), torch.tensor([0]), init=init) for i in range(len(sizes))]
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
-    with mock.patch.object(blocks, "BLOCK_BYTES", room):
+    with mock.patch.object(embeddings, "BLOCK_BYTES", room):
         together = both(images, take(texts, order), order, init=init)
     for position, item in enumerate(order.tolist()):
         width, length = patches[item], sizes[item]
@@ -94,7 +94,7 @@ def of_one_pair(image, text, dtype):
 def test_shared_captions_equal_separate_pairs_bitwise(rows, room, dtype):
     images, texts = several_sides(dtype)
     image_of, text_of = torch.tensor(rows).T
-    with mock.patch.object(blocks, "BLOCK_BYTES", room):
+    with mock.patch.object(embeddings, "BLOCK_BYTES", room):
         together = both(images, texts, image_of, text_of)
     for pair, (image, text) in enumerate(rows):
         alone = of_one_pair(image, text, dtype)
