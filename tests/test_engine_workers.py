@@ -394,6 +394,9 @@ def test_the_record_of_a_folder_survives_kills_and_refused_calls(tmp_path):
     assert msdscore(*run).returncode == 0
     whole = (out / "_run/run.json").read_bytes()
     assert {"shards": 3, "shards_done": 3, "rows": 120, "finished": True}.items() <= json.loads(whole).items()
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert msdscore(*run).returncode == 0  # writes nothing: the folder may be read-only
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
     refused = msdscore(*run, "--set", "kappa=30")
     assert refused.returncode == 2
     assert "scores: belongs to a run with another signature (kappa:20, now kappa:30)" in refused.stderr

@@ -295,6 +295,44 @@ def test_sigkill_preserves_finished_parts(tmp_path):
     assert parts.to_pylist() == [number for number in done for _ in range(20_000)]
 
 
+UNLOCKABLE = """
+import errno, fcntl, os, sys
+from pathlib import Path
+import pyarrow
+from msdscore.io.runs import open_run
+
+def refuse(file, operation):
+    raise OSError(getattr(errno, sys.argv[2]), "as this file system does")
+
+fcntl.flock = refuse
+run = open_run(Path(sys.argv[1]), {})
+run.write(0, pyarrow.table({"a": [1]})) if not list(run.keys()) else run.finish()
+os._exit(9)
+"""
+
+
+def unlockable(output: Path, error: str) -> subprocess.CompletedProcess[str]:
+    """Write a part where files cannot be locked and end without closing the run; the second call finishes it."""
+    command = [sys.executable, "-W", "error", "-c", UNLOCKABLE, str(output), error]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows always locks files")
+def test_killed_run_resumes_where_locks_are_not_implemented(tmp_path):
+    output = tmp_path / "out.parquet"
+    for _ in range(2):
+        answer = unlockable(output, "ENOSYS")
+        assert (answer.returncode, answer.stderr) == (9, "")
+    assert pq.read_table(output)["a"].to_pylist() == [1]
+    assert names(tmp_path) == ["out.parquet", "out.parquet.run.json"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows always locks files")
+def test_run_that_cannot_be_locked_leaves_nothing(tmp_path):
+    assert "out.parquet.parts/lock: cannot be locked" in unlockable(tmp_path / "out.parquet", "ENOLCK").stderr
+    assert names(tmp_path) == []
+
+
 def test_names_of_maximum_length(tmp_path):
     output = tmp_path / ("x" * 235 + ".csv")
     assert complete(output) == Summary(12, 0)

@@ -1,7 +1,7 @@
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
-from pathlib import PurePosixPath
+from pathlib import PurePosixPath, PureWindowsPath
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msdscore.errors import ImageError, InputError
 from msdscore.io.files import TarImage
 from msdscore.rows import images
-from msdscore.rows.images import StoredImage, StoredImages, read_columns
+from msdscore.rows.images import ImageNames, StoredImage, StoredImages, read_columns
 from msdscore.rows.tars import TarWalk, plain_header, read_samples, sample_key
 from tar_shards import tar_of
 
@@ -33,6 +33,15 @@ def test_stored_images_are_found_by_name_and_read_from_threads(tmp_path, monkeyp
     with ThreadPoolExecutor(4) as pool:
         read = list(pool.map(StoredImage.read, found * 5))
     assert read == [b"image %d" % number for number in range(10)] * 5
+
+
+def test_names_match_the_paths_of_windows(monkeypatch):
+    monkeypatch.setattr(images, "PurePath", PureWindowsPath)
+    names = ImageNames()
+    names.add("val/1.jpg")
+    names.add(r"train\1.jpg")
+    assert names.find(r"C:\data\val\1.jpg") == "val/1.jpg"
+    assert names.find(r"D:\train\1.png", any_suffix=True) == "train/1.jpg"
 
 
 def stored(path, images):

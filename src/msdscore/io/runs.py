@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from msdscore.errors import RunError
 from msdscore.io.arrow import pa, pq
@@ -360,25 +361,35 @@ def take_folder(folder: Path) -> BaseFileLock:
 def take_lock(path: Path) -> BaseFileLock:
     """Lock a folder through its lock file, until `release` is called.
 
-    The system releases the lock when the process ends, however it ends.
+    The system releases the lock when the process ends, however it ends. If the file system has no such locks, the file
+    itself is the lock, with a record of its owner: after a kill, the next process on the same machine removes it.
     """
+    warnings.filterwarnings("ignore", "flock not supported", UserWarning)
     # Not bound to a thread: any thread may close a run and release its folder.
-    lock = FileLock(path, timeout=0, thread_local=False)
+    lock: BaseFileLock = FileLock(path, timeout=0, thread_local=False)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
         try:
             lock.acquire()
         except Timeout as error:
             owner = "another process"
             with suppress(OSError):
-                owner = f"process {path.read_text(encoding='ascii') or 'unknown'}"
+                owner = f"process {' of '.join(path.read_text(encoding='ascii').split()[:2]) or 'unknown'}"
             raise RunError(f"{path.parent}: {owner} is using it; wait for it or choose another -o") from error
         except FileNotFoundError:  # the last owner has just removed the folder
             continue
         except OSError as error:
-            raise RunError(f"{path}: cannot be locked ({error.strerror}); write to a local disk") from error
-        with suppress(OSError):  # Windows does not allow writing to a locked file; the message then names no process
-            path.write_text(str(os.getpid()), encoding="ascii")
+            if is_new:
+                with suppress(OSError):
+                    path.unlink()
+                    path.parent.rmdir()
+            raise RunError(
+                f"{path}: cannot be locked ({error.strerror}); choose another -o, on a local disk"
+            ) from error
+        if not isinstance(lock, SoftFileLock):  # whose record of its owner must stay
+            with suppress(OSError):  # Windows does not allow writing to a locked file; the message names no process
+                path.write_text(str(os.getpid()), encoding="ascii")
         return lock
 
 

@@ -233,13 +233,15 @@ def read_notes(path: Path) -> dict[str, Any] | None:
     """Read the run metadata in a file; None if the file does not exist.
 
     Raises:
-        RunError: the file was not written by a run, and must not be replaced.
+        RunError: the file cannot be read, or was not written by a run and must not be replaced.
     """
     if not path.exists():
         return None
     try:
         notes = load(path)
-    except (RunError, OSError):
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error}); choose another -o") from error
+    except RunError:
         notes = {}
     if notes.items() >= MADE_BY.items():
         return notes

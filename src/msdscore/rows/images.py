@@ -7,7 +7,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -109,9 +109,9 @@ class ImageNames:
 
     def add(self, name: str) -> str:
         """Add a name; return it in normal form."""
-        path = PurePosixPath(name)
-        self._names.setdefault(path.name.partition(".")[0], {})[str(path)] = None
-        return str(path)
+        name = PurePath(name).as_posix()
+        self._names.setdefault(PurePosixPath(name).name.partition(".")[0], {})[name] = None
+        return name
 
     def find(self, path: str, *, any_suffix: bool = False) -> str | None:
         """Return the name of the image at this path, with `any_suffix` also `1.png` for `1.jpg`; None if it has none.
@@ -120,8 +120,8 @@ class ImageNames:
             ImageError: several names match.
             InputError: the name was matched with a path in another folder before.
         """
-        wanted = str(PurePosixPath(path))
-        names = self._names.get(PurePosixPath(path).name.partition(".")[0], {})
+        wanted = PurePath(path).as_posix()
+        names = self._names.get(PurePosixPath(wanted).name.partition(".")[0], {})
         matching = [wanted] if wanted in names else [name for name in names if _is_tail(name, wanted)]
         if any_suffix and not matching:
             bare = _without_suffix(wanted)

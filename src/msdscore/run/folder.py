@@ -236,8 +236,8 @@ class RunRecord:
     """State of the shards of a folder, which every call updates: it is true after a crash, and of all calls together.
 
     Every finished shard is a line that is appended to `_run/shards.jsonl`; `_run/run.json` has the totals. Nothing is
-    written before a shard has a result, and a shard that is refused keeps the state of its scores. `scorer` and
-    `options` are recorded as they are. `part` is that of an array job, such as 3/100, which has files of its own.
+    written before a shard has a result, nor if all shards were finished before: the folder may then be read-only. A
+    shard that is refused keeps the state of its scores. `scorer` and `options` are recorded as they are. `part` is that of an array job, such as 3/100, which has files of its own.
     `metrics` is a text file in the format of Prometheus, written with the totals, as its node exporter collects them.
     """
 
@@ -250,6 +250,7 @@ class RunRecord:
     results: list[ShardResult] = field(default_factory=list)
     _states: dict[str, Entry] | None = None  # by name of the scores
     _unwritten: list[Entry] = field(default_factory=list)
+    _is_new: bool = False  # there is more to record than a finished run has recorded
     _fresh_rows: int = 0
     _started: float = field(default_factory=monotonic)
     _next: float = 0.0  # time of the next record
@@ -262,6 +263,7 @@ class RunRecord:
         if result.error is None or not stores.exists(result.output):
             states = self._opened()
             self._set(states, base_name(result.output), _entry(result))
+            self._is_new |= result.fresh
             if not is_address(self.folder):
                 self._write_states(states)
         if monotonic() >= self._next:
@@ -294,19 +296,22 @@ class RunRecord:
         """Write the totals and `failures.parquet`, unless every shard was refused; return their folder."""
         if self._states is not None:
             entries = self._states.values()
+            if self._is_new:
+                with (
+                    stores.writing(self._file("failures", "parquet")) as file,
+                    pq.ParquetWriter(file, FAILURES, compression="zstd") as writer,
+                ):
+                    for failures in _failures(self.folder, self._states):
+                        writer.write_table(failures)
+            # Last: of a finished run nothing is missing.
             self._write_totals(finished=all("rows" in entry or "error" in entry for entry in entries))
-            with (
-                stores.writing(self._file("failures", "parquet")) as file,
-                pq.ParquetWriter(file, FAILURES, compression="zstd") as writer,
-            ):
-                for failures in _failures(self.folder, self._states):
-                    writer.write_table(failures)
         return stores.join(self.folder, FOLDER)
 
     def _opened(self) -> dict[str, Entry]:
         """Return the states of all shards: at first those that earlier calls wrote, and the shards of this call."""
         if self._states is None:
             self._states = read_states([self._file(STATES, "jsonl")])
+            self._is_new = not self._was_finished()
             for job in self.jobs:
                 if (name := base_name(job.output)) not in self._states:
                     self._set(self._states, name, {"scores": name, "source": job.source})
@@ -316,6 +321,17 @@ class RunRecord:
         if entry != states.get(name):
             states[name] = entry
             self._unwritten.append(entry)
+            self._is_new = True
+
+    def _was_finished(self) -> bool:
+        name, failures = self._file("run", "json"), self._file("failures", "parquet")
+        try:
+            if stores.exists(name) and stores.exists(failures):
+                with stores.reading(name) as file:
+                    return bool(json.loads(file.read())["finished"])
+        except (*ERRORS, KeyError, TypeError):  # of an earlier version, or damaged
+            pass
+        return False
 
     def _file(self, name: str, suffix: str) -> str:
         part = "" if self.part is None else f"-{self.part.replace('/', '-of-')}"
@@ -342,9 +358,9 @@ class RunRecord:
             raise RunError(f"{shortened(name)}: cannot be written ({error.strerror}); finished shards stay") from error
 
     def _write_totals(self, *, finished: bool) -> None:
-        """Write the states, the totals, unless every shard was refused, and the totals for Prometheus if requested."""
+        """Write what is new of states and totals, and the totals for Prometheus if requested."""
         totals = self.totals()
-        if self._states is not None:
+        if self._states is not None and self._is_new:
             self._write_states(self._states)
             record = {
                 "version": __version__,
