@@ -237,8 +237,9 @@ class RunRecord:
 
     Every finished shard is a line that is appended to `_run/shards.jsonl`; `_run/run.json` has the totals. Nothing is
     written before a shard has a result, nor if all shards were finished before: the folder may then be read-only. A
-    shard that is refused keeps the state of its scores. `scorer` and `options` are recorded as they are. `part` is that of an array job, such as 3/100, which has files of its own.
-    `metrics` is a text file in the format of Prometheus, written with the totals, as its node exporter collects them.
+    shard that is refused keeps the state of its scores. `scorer` and `options` are recorded as they are. `part` is that
+    of an array job, such as 3/100, which has files of its own. `metrics` is a text file in the format of Prometheus,
+    written with the totals, as its node exporter collects them.
     """
 
     folder: str
