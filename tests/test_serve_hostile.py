@@ -31,7 +31,6 @@ from msdscore_serve.app import create_app
 from msdscore_serve.guard import OPEN_PATHS
 from msdscore_serve.reading import Stored, _read_items
 from msdscore_serve.server import bind
-from msdscore_serve.service import PixelBudget
 from msdscore_serve.settings import RequestError, ServeSettings
 from serving import SPEC, TOKEN, client, image_bytes, request_body, served
 
@@ -105,33 +104,36 @@ def test_large_images_release_their_memory_and_stalled_uploads_do_not_delay_shut
         assert "Traceback" not in child.stderr.read()
 
 
-def test_images_wait_for_the_pixel_budget():
-    async def main():
-        budget, taken = PixelBudget(10), []
+def test_decoded_images_are_limited():
+    gate, decoded = threading.Event(), []
 
-        async def take(name, pixels):
-            await budget.take(pixels)
-            taken.append(name)
+    class Waiting(CountingEncoder):
+        def encode_images(self, images):
+            gate.wait(30)
+            return super().encode_images(images)
 
-        waiting = [asyncio.ensure_future(take(name, 6)) for name in "abc"]
-        await asyncio.sleep(0.01)
-        first = list(taken)
-        budget.give(6)
-        await asyncio.sleep(0.01)
-        second = list(taken)
-        budget.give(6)
-        await asyncio.gather(*waiting)
-        return first, second, taken
+    class Watched(Pipeline):
+        def decode(self, sources, **named):
+            decoded.extend(sources)
+            return super().decode(sources, **named)
 
-    assert asyncio.run(main()) == (["a"], ["a", "b"], ["a", "b", "c"])
+    def send():
+        items = [request_body(colour) for colour in ("red", "blue", "green") * 5]
+        answers.extend(calls.post("/v1/score", json={"items": items}).json()["items"])
 
-
-def test_many_images_pass_through_a_small_budget():
-    with client(max_pixels=4000, max_decoded=4000, cache=0) as calls:
-        answer = calls.post(
-            "/v1/score", json={"items": [request_body(colour) for colour in ("red", "blue", "green") * 5]}
-        )
-        assert [row["error"] for item in answer.json()["items"] for row in item["scores"]] == [None] * 30
+    answers: list[dict] = []
+    with client(Watched(Waiting()), max_decoded=2, cache=0) as calls:
+        sender = threading.Thread(target=send)
+        sender.start()
+        until = time.monotonic() + 30
+        while len(decoded) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert len(decoded) == 2  # the others wait for the worker
+        gate.set()
+        sender.join(60)
+    assert [row["error"] for item in answers for row in item["scores"]] == [None] * 30
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_first_score_is_loaded_before_the_pictures_of_examples_and_a_reload_load
         running.reload()
         running.wait(READY)
         fresh = {name for name, _, _, size in running.run(loaded) if size > 0}
-        assert fresh <= {"look.json", "images", "explain?fields=all", "version"}
+        assert fresh <= {"images", "explain?fields=all", "version"}
 
 
 def test_typing_updates_the_score_and_cards_are_sorted_on_blur(browser, image):
@@ -457,7 +457,7 @@ def test_examples_stay_in_place_whatever_the_shape_of_the_image(browser, tmp_pat
 def test_tabs_are_the_maps_of_the_explanations(browser):
     tabs = "return [...document.querySelectorAll('#maps button')].map(b => b.dataset.map)"
     before = browser.run(tabs)
-    shown = browser.run("return fetch('look.json').then(r => r.json()).then(look => Object.keys(look.titles))")
+    shown = browser.run("return fetch(MODULE + 'look.json').then(r => r.json()).then(look => Object.keys(look.titles))")
     assert before == ["image", *shown]
     browser.run("document.querySelectorAll('#captions [data-tool=remove]').forEach(b => b.click())")
     browser.wait("document.querySelectorAll('#captions .card').length === 0")

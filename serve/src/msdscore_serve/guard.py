@@ -25,7 +25,7 @@ log = logging.getLogger("msdscore_serve")
 # Probes and the API documentation need no token: they reveal nothing about images or captions.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 # The page contains no data; its requests send the token that the user typed.
-PAGE_PATHS = re.compile(r"/((assets|samples)/[A-Za-z0-9_./-]+|look\.json)?$")
+PAGE_PATHS = re.compile(r"/((assets|samples)/[A-Za-z0-9_./-]+)?$")
 METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})  # others are one label of the metrics
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}$")
 _HEADERS = {

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from importlib.resources import files
@@ -12,8 +11,8 @@ from pathlib import PureWindowsPath
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI, Request, Response
-from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from fastapi import FastAPI, Response
+from starlette.staticfiles import StaticFiles
 
 from msdscore.core.arrays import float64
 from msdscore.core.evidence import VERDICT_AT, ZERO, verdict_ranges
@@ -59,22 +58,18 @@ def add_page(app: FastAPI, signature: str, settings: ServeSettings, form: Form, 
     them again.
     """
     add_type("text/javascript", ".js")  # Windows may have another type for it
-    look, version = _look(signature, settings, form, at), _hash_of_files()
-    folder = f"assets/{version}/"
-    pages = {name: _asset(name).replace("assets/", folder).encode() for name in ("index.html", "docs.html")}
-    contents = {"/": (pages["index.html"], "text/html"), "/docs": (pages["docs.html"], "text/html")}
-    contents["/look.json"] = look.encode(), "application/json"
-    tags = {path: f'W/"{sha256(content).hexdigest()[:32]}"' for path, (content, _) in contents.items()}
+    look = _look(signature, settings, form, at)
+    folder = f"assets/{_hash_of_files(look)}/"
 
-    async def file(request: Request) -> Response:
-        path = request.scope["route"].path
-        content, kind = contents[path]
-        response = Response(content, media_type=kind, headers={"etag": tags[path], "cache-control": "no-cache"})
-        known = request.headers.get("if-none-match", "").replace(" ", "").split(",")
-        return NotModifiedResponse(response.headers) if tags[path] in known else response
+    def add(path: str, content: str, kind: str, cache_control: str) -> None:
+        async def file() -> Response:
+            return Response(content, media_type=kind, headers={"cache-control": cache_control})
 
-    for path in contents:
         app.add_api_route(path, file, include_in_schema=False)
+
+    for path, name in (("/", "index.html"), ("/docs", "docs.html")):
+        add(path, _asset(name).replace("assets/", folder), "text/html", "no-cache")
+    add(f"/{folder}look.json", look, "application/json", FOREVER)
     app.mount(f"/{folder}", _Cached(ASSETS, FOREVER))
     app.mount("/samples", _Cached(SAMPLES, A_DAY))
 
@@ -83,10 +78,9 @@ def _asset(name: str) -> str:
     return files("msdscore_serve").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-@cache
-def _hash_of_files() -> str:
-    """Return a hash of the names and contents of all files under `/assets`."""
-    digest = sha256()
+def _hash_of_files(look: str) -> str:
+    """Return a hash of what is served under `/assets`: the names and contents of all files, and the look."""
+    digest = sha256(look.encode())
     for package, folder in ASSETS:
         for entry in sorted(files(package).joinpath(folder).iterdir(), key=lambda entry: entry.name):
             if entry.is_file():
@@ -98,32 +92,28 @@ def _look(signature: str, settings: ServeSettings, form: Form, at: Limits) -> st
     """Return colour ramps, titles of maps, the legend, the signature of the service, and its limits as JSON."""
     strengths = np.linspace(0, 1, RAMP_STEPS).tolist()
     ramps = {role: [css(role, strength) for strength in strengths] for role in _ROLES}
-    limits = {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items", "max_captions")}
-    ramps_of = {"ramps": ramps, "titles": {role: TITLES[role] for role in form.maps}}
-    # What the page needs to read files of rows as `msdscore score` does.
-    tables = {
+    legend = legend_of(form, 1.0, ZERO)
+    look = {
+        "ramps": ramps,
+        "titles": {role: TITLES[role] for role in form.maps},
+        "key": [
+            (text.partition(",")[0].partition(" (")[0], *page_colours(role, strength))
+            for text, role, strength in legend
+        ],
+        "rules": [text for text, _, strength in legend if strength],
+        "claims": encoder_claims(signature) if at == VERDICT_AT else None,
+        "signature": signature,
+        "version": __version__,
+        "limits": {name: getattr(settings, name) for name in ("max_pixels", "max_body", "max_items", "max_captions")},
+        "links": _project_links(),
+        # What the page needs to read files of rows as `msdscore score` does.
         "columns": {"image": IMAGE_NAMES, "caption": CAPTION_NAMES},
         "numbers": number_columns(tuple(COLUMNS)),
         "lower_is_better": sorted(lower_is_better()),
         "verdicts": [(least, name) for name, (least, _) in verdict_ranges(at).items()],
         "withholding": sorted(WITHHOLDING),
     }
-    legend = legend_of(form, 1.0, ZERO)
-    key = [
-        (text.partition(",")[0].partition(" (")[0], *page_colours(role, strength)) for text, role, strength in legend
-    ]
-    claims = encoder_claims(signature) if at == VERDICT_AT else None
-    rules = [text for text, _, strength in legend if strength]
-    about = {
-        "key": key,
-        "rules": rules,
-        "claims": claims,
-        "signature": signature,
-        "version": __version__,
-        "limits": limits,
-        "links": _project_links(),
-    }
-    return json.dumps(ramps_of | tables | about)
+    return json.dumps(look)
 
 
 def _project_links() -> dict[str, str]:

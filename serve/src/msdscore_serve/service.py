@@ -32,7 +32,7 @@ from msdscore_serve.settings import RequestError, ServeSettings
 Result = TypeVar("Result")
 DECODERS = 2  # threads that decode images while the worker scores others
 MAX_FIGURES = 4  # explanations that are drawn or wait to be drawn
-FIGURE_PIXELS = 2048  # longest side of an image that waits to be drawn; figures show it smaller
+FIGURE_PIXELS = 1120  # longest side of an image that is explained: twice that of figures and pages
 IMAGE = 8  # captions whose encoding takes as long as that of an image
 LATEST = 8  # uploads whose pixels are cached for further captions
 LARGE = 8_000_000  # pixels of an image after which memory is trimmed
@@ -73,7 +73,7 @@ class Service:
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="msdscore-decode")
         # Matplotlib's settings are global: figures are drawn one at a time.
         self._drawer = ThreadPoolExecutor(1, thread_name_prefix="msdscore-draw")
-        self._pixels = PixelBudget(settings.max_decoded)
+        self._slots = asyncio.Semaphore(settings.max_decoded)
         self._figures = asyncio.Semaphore(MAX_FIGURES)
         self.images = Stored(settings.max_stored)
         self._prepared = OrderedDict[str, Decoded]()  # the latest uploads; used by the event loop only
@@ -218,30 +218,22 @@ class Service:
 
     @asynccontextmanager
     async def _decoded(self, item: RequestItem, *, keep: bool = False) -> AsyncIterator[Decoded]:
-        """Decode an image for the encoder, and with `keep` for figures; its pixels are budgeted until the context ends.
+        """Decode an image for the encoder, and with `keep` for figures; it counts as in memory until the context ends.
 
-        The pixels of the latest uploads, which are small, stay in memory.
+        The latest uploads stay in memory: what is kept of an image is small.
         """
         known = self._prepared.get(item.name)
         if known is not None and (known.image is not None or not keep):
             self._prepared.move_to_end(item.name)
             yield known
             return
-        held = min(self.settings.max_pixels, self.settings.max_decoded)
-        await self._pixels.take(held)
-        try:
+        async with self._slots:
             image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, item.image, keep)
-            small = math.prod(image.prepared.pixels.shape) // 3
-            small += 0 if image.image is None else math.prod(image.image.size)
-            self._pixels.give(held - min(held, small))
-            held = min(held, small)
             if item.name:
                 self._prepared[item.name] = image
                 if len(self._prepared) > LATEST:
                     self._prepared.popitem(last=False)
             yield image
-        finally:
-            self._pixels.give(held)
 
     def _decode(self, content: bytes, keep: bool) -> Decoded:
         image = self._pipeline.decode([content], keep=keep)[0]
@@ -294,25 +286,6 @@ def _one_thread() -> Iterator[None]:
     with threads.restored():
         threads.use(1)
         yield
-
-
-class PixelBudget:
-    """A number of pixels that all requests share; `take` waits until enough of it is free."""
-
-    def __init__(self, pixels: int) -> None:
-        self._free, self._given = pixels, asyncio.Event()
-
-    async def take(self, pixels: int) -> None:
-        """Wait until this number of pixels is free, and take it."""
-        while self._free < pixels:
-            await self._given.wait()
-        self._free -= pixels
-
-    def give(self, pixels: int) -> None:
-        """Release pixels."""
-        self._free += pixels
-        self._given.set()
-        self._given = asyncio.Event()
 
 
 def trim_memory(size: tuple[int, int] | None = None) -> None:

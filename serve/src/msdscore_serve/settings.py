@@ -64,17 +64,16 @@ class ServeSettings(ServiceOptions):
     max_captions: int = 64  # captions per image
     max_tokens: int = 20_000  # per caption, counted as its UTF-8 bytes: no tokenizer returns more tokens than bytes
     max_pixels: int = 50_000_000  # per image
-    max_decoded: int = 150_000_000  # pixels in memory over all requests; further images wait
+    max_decoded: int = 64  # decoded images in memory over all requests; further ones wait
     max_stored: int = 64 << 20  # bytes of uploaded images; the oldest are dropped first
 
     def __post_init__(self) -> None:
-        for name in self.allow_host:
-            if not _HOST_NAME.fullmatch(name.lower()):
-                raise ConfigError(f"allow_host: expected a host name such as msd.example.org, got {name[:80]!r}")
-        for name, origins in (("embed", self.embed), ("allow_origin", self.allow_origin)):
-            for origin in origins:
-                if not _ORIGIN.fullmatch(origin.lower()):
-                    raise ConfigError(f"{name}: expected an origin such as http://localhost:8888, got {origin[:80]!r}")
+        host, origin = "a host name such as msd.example.org", "an origin such as http://localhost:8888"
+        checked = {"allow_host": (_HOST_NAME, host), "embed": (_ORIGIN, origin), "allow_origin": (_ORIGIN, origin)}
+        for name, (pattern, expected) in checked.items():
+            for value in getattr(self, name):
+                if not pattern.fullmatch(value.lower()):
+                    raise ConfigError(f"{name}: expected {expected}, got {value[:80]!r}")
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise ConfigError("the token must consist of printable ASCII characters, without spaces at its ends")
         if self.token is not None and len(self.token) < SHORTEST_TOKEN:

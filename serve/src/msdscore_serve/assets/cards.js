@@ -58,7 +58,7 @@ function Card({ caption, place, shown }) {
 }
 
 const isProposed = ({ proposed, text }) => Boolean(proposed) && proposed === text;
-const PROPOSAL = "Proposed by the metric: describe the image in your words.";
+const PROPOSAL = "What the metric finds most probable in the image: describe it.";
 const WARNINGS = {
   "not English": "Not English: this encoder cannot read the caption, so it has no score.",
 };

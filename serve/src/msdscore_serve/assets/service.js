@@ -97,6 +97,6 @@ export const figure = async (image, kind, captions, signal) =>
   (await call(`v1/figure?kind=${kind}`, { body: formOf(image, captions), signal })).blob();
 
 export const version = () => read("version");
-export const look = () => read("look.json");
+export const look = () => read(new URL("look.json", import.meta.url)); // its address contains a hash
 export const samples = () => read("samples/samples.json");
 export const sample = async (name) => (await call(`samples/${name}`)).blob();
