@@ -29,7 +29,8 @@ from msdscore.report.build import ReportOptions, build
 from msdscore.scoring import vocabulary
 from msdscore.text.words import PERSONS, content_words, stem
 from msdscore_lab.bank.calibrate import calibrated_bank
-from msdscore_serve.page import Parts, explanation_documents
+from msdscore_serve.page import explanation_documents
+from msdscore_serve.schema import ExplainQuery
 from real_data import FOLDER, needs
 
 DEV = FOLDER / "dev_sugarcrepe.jsonl"
@@ -345,7 +346,7 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
 
 def test_words_have_the_same_colours_in_all_forms(explained):
     limit = word_limit(explained)
-    documents = explanation_documents(explained, {}, len(explained), Parts())["explanations"]
+    documents = explanation_documents(explained, {}, len(explained), ExplainQuery())["explanations"]
     for item, document in zip(explained, documents, strict=True):
         expected = {span.number: (span.back, span.ink) for span in spans(item, limit) if span.number >= 0}
         look = document["look"]["words"]

@@ -51,7 +51,7 @@ def test_recent_values_are_computed_once_and_evicted_by_their_last_use():
     for key in ("a", "b", "a", "c", "a", "b"):
         assert recent.get(key, partial(compute, key)) == key
     assert computed == ["a", "b", "c", "b"]
-    assert Recent(limit=0).get("a", lambda: 1) == 1  # evicted at once
+    assert Recent[str, int](limit=0).get("a", lambda: 1) == 1  # evicted at once
 
 
 def test_recent_values_are_unlocked_while_one_is_computed():
