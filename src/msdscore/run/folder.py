@@ -30,7 +30,7 @@ CHECKED_BYTES = 64 << 20  # local files up to this size are read whenever a shar
 FOLDER = "_run"  # within the folder of scores, where readers of Parquet datasets do not look
 MANIFEST = "manifest.json"
 STATES = "shards"  # beginning of the names of the files with the state of every shard
-FAILURES = pa.schema([(name, pa.string()) for name in ("file", "key", "error")])
+FAILURES = ("file", "key", "error")  # columns of the failed rows
 LEAST_SECONDS = (1.0, 60.0)  # between two records of a run, in a folder and under an address
 WRITING_SHARE = 0.05  # of the time, at most, is spent on writing totals
 ERRORS = (OSError, ValueError, pa.ArrowException)
@@ -298,11 +298,12 @@ class RunRecord:
         if self._states is not None:
             entries = self._states.values()
             if self._is_new:
+                schema = pa.schema([(name, pa.string()) for name in FAILURES])
                 with (
                     stores.writing(self._file("failures", "parquet")) as file,
-                    pq.ParquetWriter(file, FAILURES, compression="zstd") as writer,
+                    pq.ParquetWriter(file, schema, compression="zstd") as writer,
                 ):
-                    for failures in _failures(self.folder, self._states):
+                    for failures in _failures(self.folder, self._states, schema):
                         writer.write_table(failures)
             # Last: of a finished run nothing is missing.
             self._write_totals(finished=all("rows" in entry or "error" in entry for entry in entries))
@@ -392,12 +393,12 @@ def _entry(result: ShardResult) -> Entry:
     return entry | {"rows": result.rows, "failed": result.failed, "warned": result.warned}
 
 
-def _failures(folder: str, states: Mapping[str, Entry]) -> Iterator[pa.Table]:
+def _failures(folder: str, states: Mapping[str, Entry], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the failed rows of each shard; a shard that could not be scored is one row without a key."""
     for name, entry in states.items():
         output = stores.join(folder, name)
         if "error" in entry:
-            yield pa.table([[entry["source"]], [None], [entry["error"]]], schema=FAILURES)
+            yield pa.table([[entry["source"]], [None], [entry["error"]]], schema=schema)
         elif entry.get("failed"):
             try:
                 with stores.reading(output) as file:
@@ -407,4 +408,4 @@ def _failures(folder: str, states: Mapping[str, Entry]) -> Iterator[pa.Table]:
             except ERRORS as error:
                 raise InputError(f"{shortened(output)}: its failed rows cannot be read ({error})") from error
             files = pa.array([entry["source"]] * len(rows), pa.string())
-            yield pa.table([files, rows["key"], rows["error"]], schema=FAILURES)
+            yield pa.table([files, rows["key"], rows["error"]], schema=schema)
