@@ -109,7 +109,7 @@ def test_inputs_are_never_overwritten(folder):
         (("select", folder / "scored.jsonl", "--keep", "50%", "-o", folder / "keep.txt"), "--report", shown),
     ):
         for overwrite in ([], ["--overwrite"]):
-            assert "is an input of this command" in msdscore(*command, option, target, *overwrite)
+            assert "which would be lost" in msdscore(*command, option, target, *overwrite)
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -194,7 +194,7 @@ def test_indirect_inputs_are_never_overwritten(folder, name, monkeypatch):
         error = msdscore(*command, *overwrite)
         assert error is not None
         if overwrite:
-            assert "is an input of this command" in error or "was not written by msdscore" in error
+            assert "which would be lost" in error or "was not written by msdscore" in error
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 

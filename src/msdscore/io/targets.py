@@ -1,7 +1,8 @@
 """Checks for the files that a command writes, so that no user file is lost.
 
 1. The name has a suffix that the command writes, and is not a folder; `-` is standard output.
-2. Neither the file nor its side files are inputs or read together with one; `--overwrite` does not change that.
+2. Neither the file nor its side files are inputs or read together with one, and none is an image under another suffix,
+   such as one that a row names; `--overwrite` does not change that.
 3. An existing file with other content raises an error, except with `--overwrite`.
 4. A side file, whose name the user did not choose, is replaced only if it contains our mark.
 
@@ -24,6 +25,8 @@ _MARKED = 1024  # bytes at either end that are searched for the mark
 RUN_NOTES = ".run.json"  # suffix of the run-metadata file, next to a run's output
 MADE_BY = {"made_by": "msdscore"}  # the mark of such a file; files without it are never replaced or deleted
 REMEDY = "choose another -o or pass --overwrite"
+# First bytes of JPEG, PNG, GIF, WebP and TIFF.
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
 _STANDARD_OUTPUT = frozenset(("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"))
 Source = str | Path | None
 
@@ -52,7 +55,21 @@ def check_target(
         raise ConfigError(f"{name}: unknown kind of output; expected a name ending in {', '.join(suffixes)}")
     if path.is_dir():
         raise ConfigError(f"{name}: is a folder; expected the name of a file to write")
+    for file in (path, *side):
+        if not is_image_name(file) and _has_image(file):
+            raise RunError(f"{shortened(str(file))}: is an image, which would be lost; choose another output")
     refuse_inputs([path, *side], inputs)
+
+
+def _has_image(path: Path) -> bool:
+    """Whether a file begins as images do."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(4).startswith(_IMAGES)
+    except (OSError, ValueError):  # not readable, or not a valid file name
+        return False
 
 
 def check_folder(path: Path, names: Iterable[str] = (), *, inputs: Iterable[Source] = ()) -> None:
