@@ -92,15 +92,15 @@ def test_interrupted_study_resumes(tmp_path, monkeypatch):
     write_pairs(tmp_path, 18)
     command = ["study", "words", "--marks", "changed", "--root", str(tmp_path), "-e", "toy"]
     command += ["-o", str(tmp_path / "out.json")]
-    real, measured = localisation.pair_values, []
+    real, measured = localisation.measure_readable, []
 
-    def stopping(pipeline, pairs, value):
-        measured.append(len(pairs))
+    def stopping(pipeline, images, texts, pairs):
+        measured.append(len(images))
         if len(measured) == 2:
             raise KeyboardInterrupt
-        return real(pipeline, pairs, value)
+        return real(pipeline, images, texts, pairs)
 
-    monkeypatch.setattr(localisation, "pair_values", stopping)
+    monkeypatch.setattr(localisation, "measure_readable", stopping)
     answer = invoke(*command)
     assert answer.exit_code == 130
     assert "finished parts are saved" in answer.stderr

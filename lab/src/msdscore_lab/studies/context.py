@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from msdscore.errors import ConfigError, InputError, RowError, unknown_name
-from msdscore.forms.base import Form, Measurement, Unit
+from msdscore.forms.base import Form, Measurement
 from msdscore.forms.paper import Paper
 from msdscore.intervals import Resampling
 from msdscore.io.runs import discard
@@ -224,20 +224,6 @@ def measure_readable(
         return [], None
     owner, text_of = zip(*(pairs[index] for index in readable), strict=True)
     return readable, pipeline.measure(embedded, captions, owner, text_of)
-
-
-def pair_values(
-    pipeline: Pipeline, pairs: Sequence[Pair], value: Callable[[int, int, Sequence[Unit]], float]
-) -> list[tuple[float, float]]:
-    """Return `value(pair, side, units)` for the true (0) and false (1) caption of every pair; NaN if unreadable."""
-    texts = [caption for pair in pairs for caption in pair.captions]
-    cells = [(index // 2, index) for index in range(len(texts))]
-    readable, measured = measure_readable(pipeline, [pair.image for pair in pairs], texts, cells)
-    values = np.full((len(pairs), 2), np.nan)
-    for row, index in enumerate(readable):
-        assert measured is not None, "some pairs are readable"
-        values[divmod(index, 2)] = value(*divmod(index, 2), pipeline.form.units(measured, row))
-    return [(float(true), float(false)) for true, false in values]
 
 
 def discard_intermediate(output: Path) -> None:

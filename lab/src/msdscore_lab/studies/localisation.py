@@ -13,7 +13,7 @@ from msdscore.core.arrays import to_numpy
 from msdscore.core.evidence import ZERO
 from msdscore.errors import RowError
 from msdscore.explain.explanation import explain
-from msdscore.forms.base import Unit, rank_key
+from msdscore.forms.base import rank_key
 from msdscore.intervals import Floats, Interval, bootstrap_mean
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import segment, stem
@@ -22,7 +22,7 @@ from msdscore_lab.benchmarks.base import Pair, clusters, image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage
 from msdscore_lab.stats.ranks import auc, prepare
 from msdscore_lab.stats.resample import bootstrap
-from msdscore_lab.studies.context import Study, every_nth, pair_values, require_bank
+from msdscore_lab.studies.context import Study, every_nth, measure_readable, require_bank
 from msdscore_lab.studies.table import Column, Row, Table, per_cent
 
 BENCHMARK = "sugarcrepe"
@@ -42,13 +42,20 @@ def changed(study: Study) -> list[Table]:
     pipeline = study.pipeline()
     pairs, words = replacements(study)
 
-    def measure(batch: Sequence[Pair]) -> list[tuple[float, float]]:
-        def doubt_of(pair_index: int, side: int, units: Sequence[Unit]) -> float:
-            word = stem(words[batch[pair_index].id][side].casefold())
-            doubts = [rank_key(unit) for unit in units if stem(unit.text.casefold()) == word]
-            return next((value for value in reversed(doubts) if value is not None), np.nan)
-
-        return pair_values(pipeline, batch, doubt_of)
+    def measure(batch: Sequence[Pair]) -> list[list[float]]:
+        """Return the doubt of the original and of the replacing word of every pair; NaN if it is not judged."""
+        texts = [caption for pair in batch for caption in pair.captions]
+        cells = [(index // 2, index) for index in range(len(texts))]
+        readable, measured = measure_readable(pipeline, [pair.image for pair in batch], texts, cells)
+        doubts = np.full((len(batch), 2), np.nan)
+        for row, index in enumerate(readable):
+            assert measured is not None, "some pairs are readable"
+            pair, side = divmod(index, 2)
+            word = stem(words[batch[pair].id][side].casefold())
+            units = pipeline.form.units(measured, row)
+            found = [rank_key(unit) for unit in units if stem(unit.text.casefold()) == word]
+            doubts[pair, side] = next((value for value in reversed(found) if value is not None), np.nan)
+        return [[float(value) for value in pair_doubts] for pair_doubts in doubts]
 
     values, names = np.array(study.rows("changed", pairs, measure, pipeline)), clusters(pairs)
     judged = ~np.isnan(values).any(axis=1)
