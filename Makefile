@@ -96,7 +96,7 @@ check: setup
 	$(BIN)/oxfmt --check $(ASSETS)
 	$(BIN)/oxlint $(ASSETS)
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/mypy.ini tests
+	$(BIN)/mypy --config-file tests/mypy.ini tests perf
 	$(BIN)/lint-imports
 
 format: setup

@@ -12,10 +12,12 @@ import argparse
 import io
 import json
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -408,7 +410,7 @@ def main():
     """Read the arguments, print the sections, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sections = (near_misses, verdicts, nouns, words, persons, levels, invented, familiarity, encodings)
-    known = {section.__name__: section for section in sections}
+    known: dict[str, Callable[..., Any]] = {section.__name__: section for section in sections}
     parser.add_argument("data", type=Path)
     parser.add_argument("sections", nargs="*", metavar="SECTION", choices=[*known, []])
     parser.add_argument("--limit", type=int, help="number of images per half")

@@ -1,10 +1,8 @@
-"""More end-to-end measurements on a GPU: curves, cheaper preprocessing, several processes, and stages.
+"""More end-to-end measurements on a GPU: cheaper preprocessing, and several processes.
 
-python perf/end_to_end_more.py curves     pairs per second against decoding processes, requests ahead, batch, captions
 python perf/end_to_end_more.py pixels     resize=device and jpeg=smallest, 640 x 480 pixels
 python perf/end_to_end_more.py large      jpeg=reduced and jpeg=smallest, 1280 x 960 pixels
 python perf/end_to_end_more.py workers    tars, and lists of files, on one, two and three processes that share the GPU
-python perf/end_to_end_more.py stages     milliseconds of every stage per request, and the effect of decoding threads
 
 Same checkpoint, images and captions as in `gpu_gate.py`; results are in pairs per second after warm-up, one run.
 """
@@ -12,23 +10,14 @@ Same checkpoint, images and captions as in `gpu_gate.py`; results are in pairs p
 import argparse
 import tempfile
 import time
-from collections import defaultdict
-from contextlib import ExitStack
 from os import cpu_count
 from pathlib import Path
-from unittest.mock import patch
 
-from runs import cores_rate, dtype_on, load, peak, prepare, reporter, requests, seconds, stream
+from runs import cores_rate, dtype_on, load, peak, prepare, reporter, seconds, stream
 from synthetic_clip import make_captions, make_lists, make_tars
 
-from msdscore.scoring import pipeline as scoring_pipeline
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.rows import Batch, stream_batches
-from msdscore_torch.feeding import images as feeding_images
-from msdscore_torch.feeding.images import DecodingProcesses
-from msdscore_torch.gpu import device as core_device
 
-DECODERS = {4, 8, 12, 14, 15, 20}  # with a GPU
 WORKERS = (1, 2, 3)  # processes that share the GPU
 SHARD_ROWS, SHARDS = 1024, 24  # their inputs
 PIXELS = ({}, {"resize": "device"}, {"jpeg": "smallest"})
@@ -39,43 +28,6 @@ def rate(pipeline, paths, device, seed):
     warm = paths[: 2 * pipeline.batch_size]
     stream(pipeline, warm, make_captions(len(warm), seed=seed))
     return rate_of(pipeline, paths, device, seed + 1000)
-
-
-def several(pipeline, paths, each, device):
-    """Return pairs per second with `each` captions per image."""
-
-    def requests(sources, seed):
-        captions = make_captions(len(sources) * each, seed=seed)
-        for first in range(0, len(sources), pipeline.batch_size):
-            part = sources[first : first + pipeline.batch_size]
-            owner = [index for index in range(len(part)) for _ in range(each)]
-            yield Batch(part, captions[first * each : first * each + len(owner)], owner)
-
-    def run(sources, seed):
-        scored = stream_batches(pipeline, requests(sources, seed))
-        assert sum(len(numbers) for _, numbers in scored) == each * len(sources)
-
-    run(paths[: 2 * pipeline.batch_size], 7 + each)
-    return each * len(paths) / seconds(lambda: run(paths, 70 + each), device)
-
-
-def curves(folder, device, count, report):
-    paths, _ = prepare(folder, device, count, report, tars=False)
-    encoder = load(folder, device)
-    batch_size = 256 if device == "cuda" else 32
-    for number in sorted(DECODERS | {cpu_count()} if device == "cuda" else {1, cpu_count()}):
-        pipeline = Pipeline(encoder, batch_size=batch_size, decoders=number)
-        part = paths[: max(2 * batch_size, min(count, number * count // 16))]
-        report(f"decoders_{number}", rate(pipeline, part, device, number))
-    for number in (3, 6, 12) if device == "cuda" else ():
-        with patch.object(feeding_images, "GPU_AHEAD", (number, number)):
-            pipeline = Pipeline(encoder, batch_size=batch_size, decoders=cpu_count())
-            report(f"ahead_{number}", rate(pipeline, paths, device, 200 + number))
-    for size in (64, 128, 256, 512, 1024) if device == "cuda" else (8, 32):
-        report(f"batch_{size}", rate(Pipeline(encoder, batch_size=size, decoders=cpu_count()), paths, device, size))
-    for each in (2, 5, 10) if device == "cuda" else (2,):
-        pipeline = Pipeline(encoder, batch_size=batch_size, decoders=cpu_count())
-        report(f"captions_{each}", several(pipeline, paths[: max(2 * batch_size, count // 2)], each, device))
 
 
 def pixels(folder, device, count, report, *, options=PIXELS, size=(640, 480)):
@@ -135,57 +87,12 @@ def workers_rate(folder, device, shards, output, count, **options):
     return sum(rows for _, rows in arrived[first + 1 : last + 1]) / spent, arrived[first][0] - start
 
 
-def stages(folder, device, count, report):
-    """Return wall time and CPU time of the working thread per request, in milliseconds."""
-    paths, captions = prepare(folder, device, count, report, tars=False)
-    encoder = load(folder, device)
-    msd = {}
-    for decoders in (0, cpu_count()):
-        pipeline = Pipeline(encoder, decoders=decoders)
-        outputs = stream_batches(pipeline, requests(paths[:300], captions[:300], pipeline.batch_size))
-        msd[decoders] = [score.msd for _, scores in outputs for score in scores]
-    report("threads_against_decoders", max(abs(a - b) for a, b in zip(*msd.values(), strict=True)))
-    spent = defaultdict(list)
-    fetching = core_device.fetching
-    with ExitStack() as stack:
-        waits = patch.object(core_device, "fetching", lambda *tensors: timed(spent["wait"], fetching(*tensors)))
-        stack.enter_context(waits)
-        for owner, name in STAGES:
-            stack.enter_context(patch.object(owner, name, timed(spent[name], getattr(owner, name))))
-        stream(pipeline, paths[: 2 * pipeline.batch_size], captions)
-        for values in spent.values():
-            values.clear()
-        report("stream_msd", rate_of(pipeline, paths, device))
-    for name, values in spent.items():
-        for kind, column in zip(("clock", "processor"), zip(*values, strict=True), strict=True):
-            report(f"ms_{kind}_{name}", 1e3 * sum(column) / len(column))
-
-
 def rate_of(pipeline, paths, device, seed=11):
     captions = make_captions(len(paths), seed=seed)
     return len(paths) / seconds(lambda: stream(pipeline, paths, captions), device)
 
 
-def timed(spent, work):
-    def call(*args, **kwargs):
-        clock, processor = time.perf_counter(), time.thread_time()
-        try:
-            return work(*args, **kwargs)
-        finally:
-            spent.append((time.perf_counter() - clock, time.thread_time() - processor))
-
-    return call
-
-
-STAGES = (
-    (DecodingProcesses, "decode"),
-    (Embedder, "texts"),
-    (Embedder, "images"),
-    (Pipeline, "measure"),
-    (scoring_pipeline, "numbers_of"),
-    (Pipeline, "score"),
-)
-PARTS = {"curves": curves, "pixels": pixels, "large": large, "stages": stages, "workers": workers}
+PARTS = {"pixels": pixels, "large": large, "workers": workers}
 
 
 def main():

@@ -32,7 +32,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from msdscore import Scorer
-from msdscore.encoders.base import Features
 from msdscore.encoders.options import AlignedOptions, Identity
 from msdscore.forms.evidence import Evidence
 from msdscore_lab.bank.calibrate import calibrated_bank
@@ -43,6 +42,7 @@ from msdscore_torch.aligned.lite2_images import Lite2Images
 from msdscore_torch.aligned.minilm import MiniLMTexts
 from msdscore_torch.aligned.towers import ImageTowerSpec, TextTowerSpec, TowerOptions
 from msdscore_torch.backbone import place
+from msdscore_torch.tensors import Features
 
 TRAIN, RETRIEVAL, NEAR_MISSES = ("train_flickr8k", "train_coco", "train_coco2017"), "val_flickr8k", "dev_sugarcrepe"
 SIZE, GRID = 224, 7  # pixels and cells per side

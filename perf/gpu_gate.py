@@ -59,15 +59,8 @@ from synthetic_clip import make_captions, make_lists, make_tars
 
 from msdscore.errors import ConfigError
 from msdscore.scoring.pipeline import Pipeline
-
-try:
-    from msdscore_torch.gpu.launching import Launcher, is_launching, launcher, without_cudnn_attention
-except ImportError:  # a version before there was one launching thread
-    Launcher = None
-try:
-    from msdscore_torch.feeding import processes as decoders
-except ImportError:  # a version before they were part of it
-    from msdscore.io import decoders
+from msdscore_torch.feeding import processes
+from msdscore_torch.gpu.launching import Launcher, is_launching, launcher, without_cudnn_attention
 
 SECTIONS = ("eager", "compiled", "mini", "kernels", "others", "variants", "encoder")
 ALL_CORES = sorted(os.sched_getaffinity(0))
@@ -109,15 +102,14 @@ class Meter:
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Context in which runs are measured."""
-        name = "completed" if hasattr(Pipeline, "completed") else "score"
-        score = getattr(Pipeline, name)
+        score = Pipeline.completed
 
         def scored(*args: Any, **keywords: Any) -> Any:
             rows = score(*args, **keywords)
             self._times.append((time.perf_counter(), len(rows)))
             return rows
 
-        with patch.object(Pipeline, name, scored), self._launches() if Launcher else nullcontext():
+        with patch.object(Pipeline, "completed", scored), self._launches():
             start, self._own, before = time.perf_counter(), time.process_time(), thread_times()
             yield
             self._own = time.process_time() - self._own
@@ -212,7 +204,7 @@ class Gate:
 
     def peak(self, pipeline: Pipeline, name: str) -> float:
         """Measure the peak of the encoder of a pipeline."""
-        with attention(pipeline.encoder.device):
+        with without_cudnn_attention():
             value = peak(pipeline.encoder, self.size, self.device, 12 if self.device == "cuda" else 1)
         self.results(name, value)
         return value
@@ -260,21 +252,12 @@ def has_nvjpeg(device: str) -> bool:
         return False
 
 
-def attention(device: torch.device) -> Any:
-    """Context of the attention kernels that scoring allows."""
-    if Launcher:
-        return without_cudnn_attention()
-    from msdscore_torch.gpu import device as module
-
-    return module.launching(device)
-
-
 def use_cores(count: int) -> None:
     """Bind this process and its children to that many cores; decoding processes are started anew if that changes."""
     chosen = set(ALL_CORES[:count])
     if chosen == os.sched_getaffinity(0):
         return
-    decoders.close_all()
+    processes.close_all()
     torch.set_num_threads(count)
     tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
     with suppress(OSError):  # not every kernel lists children
@@ -308,7 +291,7 @@ def eager(gate: Gate, numbers: list[int]) -> None:
         if number > FEW and gate.wanted(f"lists_full_{number}"):
             rates[f"lists_full_{number}"] = gate.shards(pipelines["full"], f"lists_full_{number}", "list-*.jsonl")
     kind, pipeline = list(pipelines.items())[-1]
-    if Launcher and gate.wanted("cosine"):  # it has no other way of launching
+    if gate.wanted("cosine"):
         cosine = Cosine(Pooled(pipeline.encoder), batch_size=gate.size)
         gate.warm_up(cosine)
         plain, msd = gate.files(cosine, f"cosine_{kind}"), gate.files(pipeline, f"cosine_msd_{kind}")
@@ -535,8 +518,6 @@ def main() -> None:
         gate = Gate(Path(folder), args.device, args.images or (8192 if args.device == "cuda" else 96), results)
         gate.budget, gate.only = args.budget, tuple(args.only)
         for section in args.sections:
-            if section == "variants" and not Launcher:
-                continue
             try:
                 with limited(args.limit):
                     globals()[section](gate, numbers)

@@ -146,9 +146,11 @@ def main():
     count = args.images or (8192 if args.device == "cuda" else 128)
     with tempfile.TemporaryDirectory() as folder:
         if args.part == "scores":
-            scores(*args.files, args.device, args.images or 150, report, stored=args.pixels)
+            rows, images = args.files
+            scores(rows, images, args.device, args.images or 150, report, stored=args.pixels)
         elif args.part == "pixels":
-            pixels(*args.files, args.pixels, args.device, args.images or 150)
+            rows, images = args.files
+            pixels(rows, images, args.pixels, args.device, args.images or 150)
         elif args.part == "workers":
             workers(Path(folder), args.device, count, report, numbers=args.workers)
         else:

@@ -117,8 +117,8 @@ def main():
     assert fused.serves(torch.zeros(1, 4, 8, device="cuda"), 3), "the kernels do not support this device"
     for row in CHECKS:
         check(*row)
-    for row in BANKS:
-        check_bank(*row)
+    for items, components in BANKS:
+        check_bank(items, components)
     for dtype in (torch.float32, torch.bfloat16):
         print(dtype)
         for stage, time in (stages_of(dtype) | divergence_times(dtype)).items():

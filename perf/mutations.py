@@ -262,7 +262,7 @@ def run(folder: Path, count: int, seed: int, processes: int, only: str) -> None:
     mutants = drawn(count, seed, only)
     rows = []
     with ThreadPoolExecutor(processes) as pool, (folder / f"mutants-{seed}.json").open("w") as out:
-        for row in pool.map(lambda mutant: judge(*mutant, covering), mutants):
+        for row in pool.map(lambda mutant: judge(mutant[0], mutant[1], covering), mutants):
             rows.append(row)
             out.write(json.dumps(row) + "\n")
             out.flush()

@@ -131,7 +131,7 @@ def main():
         for text in [*dict.fromkeys(rows[name][:3]), rows[names[(index + 1) % len(names)]][0]]:
             captions.append(text)
             owner.append(index)
-    pipeline = ScorerSpec(encoder="mini", device="cpu", limits=ImageLimits()).build()
+    pipeline = ScorerSpec(encoder="mini", options={"runtime": "torch"}, device="cpu", limits=ImageLimits()).build()
     reduced = ("default", "jpeg=smallest", "jpeg=reduced")
     small = {
         "original size": lambda images, index: as_jpeg(images[index]),

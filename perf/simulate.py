@@ -5,7 +5,7 @@ python perf/simulate.py [--workers 64] [--rows 1e9] [--rate 1900] [--store 10] [
 First the bill: GPU hours, their price at `--price` per hour, and what all workers read, compared with what the store
 sends. Then every free worker takes the next shard, as `msdscore score --workers` and Ray do. Its rate is, by
 default, that of tars to Parquet on an H200 without `compile` (84 to 89 % of the encoder's 2,180 to 2,250 pairs per
-second: docs/performance.md, "On one GPU"); pass `--rate 2065` for a compiled encoder. A worker that fails loses its
+second: docs/performance.md, "On one GPU"); pass `--rate 2026` for a compiled encoder. A worker that fails loses its
 shard and restarts; slow workers run at half the rate; the store provides `--store` GB/s in total. Shards are
 independent, so nothing else is shared. The table shows the hours of a run, its efficiency relative to the ideal, and
 where the other time was spent.

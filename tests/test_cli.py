@@ -310,6 +310,9 @@ def test_rows_with_warnings_are_counted(red, tmp_path):
     warned = [line for line in (tmp_path / "out.jsonl").read_text().splitlines() if json.loads(line)["warnings"]]
     assert len(warned) == 2
     assert done.stderr.splitlines()[0].endswith("rows with warnings: 2 (column warnings)")
+    folder = msdscore("score", rows, "-e", "toy", "-o", f"{tmp_path / 'scores'}/", "--json")
+    assert "rows with warnings: 2 (column warnings)" in folder.stderr.splitlines()
+    assert json.loads(folder.stdout)["warned"] == 2
     clean = write_rows(tmp_path / "clean.jsonl", {"image": "red.png", "caption": captions[0]})
     assert "rows with warnings" not in msdscore("score", clean, "-e", "toy", "-o", tmp_path / "clean.csv").stderr
 

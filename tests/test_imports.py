@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +142,21 @@ def test_scores_and_explanations_need_no_torch(encoder, tmp_path):
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+PROGRAMS = """
+import importlib, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.py")):
+    print(path.stem, flush=True)
+    importlib.import_module(path.stem)
+"""
+
+
+@pytest.mark.slow
+def test_programs_of_perf_find_what_they_import():
+    for module in ("torchmetrics", "timm", "msdscore_lab"):
+        pytest.importorskip(module)
+    command = [sys.executable, "-c", PROGRAMS, str(Path(__file__).parents[1] / "perf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, (done.stdout.split()[-1:], done.stderr[-2000:])

@@ -376,6 +376,7 @@ def print_shards(
 ) -> bool:
     """Print a summary of scored shards; return whether every row of every shard was scored."""
     rows, failed = sum(result.rows for result in results), sum(result.failed for result in results)
+    warned = sum(result.warned for result in results)
     earlier = sum(not result.fresh and result.error is None for result in results)
     signature = next((result.signature for result in results if result.signature), "")
     reasons = [reason for result in results for reason in result.reasons][:3]
@@ -385,6 +386,8 @@ def print_shards(
     done = f" ({earlier} of them already finished)" if earlier else ""
     tell(f"{len(results)} shards{done}, {rows} rows, {failed} failed -> {folder}")
     tell_reasons(reasons, failed, failures)
+    if warned:
+        tell(f"rows with warnings: {warned} (column warnings)")
     if errors:
         tell(f"{len(errors)} shards could not be scored:")
         tell_reasons(errors[:_SHOWN], len(errors), failures)
@@ -393,7 +396,8 @@ def print_shards(
     options.print_cache_use(spec, cache)
     if as_json:
         tally = {"shards": len(results), "earlier": earlier, "rows": rows, "failed": failed, "signature": signature}
-        tally |= {"reasons": reasons, "errors": errors, "cache": None if cache is None else asdict(cache)}
+        tally |= {"warned": warned, "reasons": reasons, "errors": errors}
+        tally |= {"cache": None if cache is None else asdict(cache)}
         print_json({"output": folder, **tally})
     return not (failed or errors)
 
