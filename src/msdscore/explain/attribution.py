@@ -151,8 +151,11 @@ class Attribution:
         return unit.p_value >= SURE if unit.p_value is not None else unit.gap is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the pixels as plain values."""
-        return document(self)
+        """Return everything but the pixels as plain values: score, terms, words, phrases, maps and their regions.
+
+        The terms of words are their contributions to MSD. Boxes are pixels of the image: left, top, right, bottom.
+        """
+        return _document(self)
 
 
 def _joined(caption: str, units: Sequence[Unit]) -> Unit:
@@ -173,11 +176,7 @@ def _joined(caption: str, units: Sequence[Unit]) -> Unit:
     )  # fmt: skip
 
 
-def document(item: Attribution) -> dict[str, Any]:
-    """Return everything but the pixels: score, terms, words, phrases, maps and their strongest regions.
-
-    The terms of words are their contributions to MSD. Boxes are pixels of the image: left, top, right, bottom.
-    """
+def _document(item: Attribution) -> dict[str, Any]:
     layout = item.patches
     people = [name for name in NAMES if name in item.score.columns]
     score = {name: known(getattr(item.score, name)) for name in (*_FIRST, *item.form.columns, *_LAST, *people)}

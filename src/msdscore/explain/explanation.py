@@ -12,7 +12,7 @@ from msdscore.core.arrays import to_numpy
 from msdscore.core.embeddings import take
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, RowError
-from msdscore.explain.attribution import Attribution, document
+from msdscore.explain.attribution import Attribution
 from msdscore.explain.figure import FIGURES, figure, rendered
 from msdscore.explain.html import explanation_page, snippet
 from msdscore.explain.look import remarks
@@ -284,5 +284,5 @@ def encoded(items: Sequence[Explanation], kind: str) -> bytes:
 
 def to_json(items: Sequence[Explanation]) -> bytes:
     """Return the numbers as JSON, one object per caption."""
-    explanations = {"explanations": [document(item) for item in items]}
+    explanations = {"explanations": [item.to_dict() for item in items]}
     return (json.dumps(explanations, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()

@@ -290,18 +290,11 @@ def _parts(word: str, width: float, measure: Callable[[str], float]) -> list[str
 
 
 def families(text: str) -> list[str]:
-    """Return the font families of a text: the base, and those of `FURTHER` if it lacks a character.
+    """Return the font families of a text: the base, and those of `FURTHER` if it has letters outside ASCII.
 
     Matplotlib draws each character in the first family that has it.
     """
-    return [BASE] if all(ord(char) in _base() or char.isspace() for char in text) else [BASE, *_installed()]
-
-
-@cache
-def _base() -> frozenset[int]:
-    """Return the code points of the base font."""
-    fonts: Any = require("matplotlib.font_manager", extra="figures")
-    return frozenset(fonts.get_font(fonts.findfont(BASE)).get_charmap())
+    return [BASE] if text.isascii() else [BASE, *_installed()]
 
 
 @cache

@@ -133,13 +133,14 @@ def _card(
 
     `words` is escaped HTML; `images` are data URIs, as seen and as explained; `lines` say an explanation in words.
     """
-    words, images, shown, note = str(escape(results.captions[number])), list[Image](), "", ""
+    words, images, lines, shown, note = str(escape(results.captions[number])), list[Image](), list[str](), "", ""
     if isinstance(explained, Explanation):
         small = thumbnail(explained.image, THUMB_PIXELS)
         images = [small]
         if role is not None:
             images.append(overlay(small, explained.patches, maps_of([explained], [role])[0][role]))
         words = str(words_html(explained))
+        lines = [line for line in (explained.score.headline, *remarks(explained)) if line]
     elif isinstance(explained, RowError):
         note = str(explained)
     else:
@@ -149,7 +150,7 @@ def _card(
         "row": number,
         "words": words,
         "images": [data_uri(image) for image in images] or [shown] * bool(shown),
-        "lines": _lines(explained) if isinstance(explained, Explanation) else [],
+        "lines": lines,
         "note": note,
         "explained": isinstance(explained, Explanation),
     }
@@ -163,11 +164,6 @@ def row_image(row: Row | None) -> tuple[str, str]:
         return data_uri(thumbnail(open_image(row.image), THUMB_PIXELS)), ""
     except RowError as error:
         return "", str(error)
-
-
-def _lines(explained: Explanation) -> list[str]:
-    """Return the headline, which has the verdict and the words in doubt, and the remarks."""
-    return [line for line in (explained.score.headline, *remarks(explained)) if line]
 
 
 def report_page(results: Results, galleries: Sequence[Mapping[str, Any]], title: str, legend: str) -> str:

@@ -541,12 +541,7 @@ function captioners() {
     wide = Math.max(...ends) - lowest || 1;
   const head = make("tr"),
     better = data.lower.includes(state.metric) ? "lower is better" : "higher is better";
-  for (const name of [
-    "captioner",
-    "captions",
-    "mean " + names[state.metric] + " [95 %], " + better,
-    "",
-  ])
+  for (const name of ["captioner", "captions", "mean " + names[state.metric] + " [95 %], " + better, ""])
     head.append(make(name ? "th" : "td", "", name)); // the bars have no name
   document.querySelector("#captioners thead").replaceChildren(head);
   document.querySelector("#captioners tbody").replaceChildren(
