@@ -482,7 +482,7 @@ class Scorer:
         good = [row for row in rows if row.error is None and row.image is not None]
         sources, texts = [row.image for row in good if row.image is not None], [row.caption for row in good]
         known = [row.references for row in good]
-        explained = iter(explain_pairs(self.pipeline, sources, texts, known, doubt=doubt))
+        explained = iter(explain_pairs(self._recent, sources, texts, known, doubt=doubt))
         results = [row.error or (_NO_IMAGE if row.image is None else next(explained)) for row in rows]
         _raise_first(results, errors)
         return results

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 from PIL.Image import Image
 
 from msdscore.core.arrays import to_numpy
-from msdscore.core.embeddings import take
 from msdscore.core.evidence import ZERO
 from msdscore.errors import ConfigError, RowError
 from msdscore.explain.attribution import Attribution
@@ -124,25 +123,13 @@ def explain_pairs(
     *,
     doubt: float = ZERO,
 ) -> Iterator["Explanation | RowError"]:
-    """Explain each caption with its image separately; an item that cannot be read yields its error.
-
-    Images are encoded in batches of the pipeline's size.
-    """
-    for start in range(0, len(captions), pipeline.batch_size):
-        chosen = slice(start, start + pipeline.batch_size)
-        decoded = pipeline.decode(images[chosen], keep=True)
-        embedded = pipeline.embedder.images(decoded)
-        for number, (item, caption) in enumerate(zip(decoded, captions[chosen], strict=True)):
-            if number in embedded.errors or isinstance(item, RowError):
-                yield embedded.errors[number]
-                continue
-            row = embedded.row(number)
-            alone = Embedded(take(embedded.vectors, [row]), (0,), {}, embedded.keys[row : row + 1])
-            try:
-                said = references[start + number] if references else None
-                yield explain_embedded(pipeline, image_of(item), alone, [caption], said, doubt=doubt)[0]
-            except RowError as error:
-                yield error
+    """Explain each caption with its image separately; an item that cannot be read yields its error."""
+    for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        said = references[number] if references else None
+        try:
+            yield explain(pipeline, image, [caption], said, doubt=doubt)[0]
+        except RowError as error:
+            yield error
 
 
 def embed_image(pipeline: Pipeline, image: ImageSource) -> tuple[Image, Embedded]:
