@@ -99,7 +99,8 @@ export function changesOf(caption) {
     changes.push({ kind: "another colour", ...put(text, colour.start, colour.end, other ?? "purple") });
   } else if (best) {
     // Before another adjective: “a purple wooden table”.
-    const phrase = new RegExp(`\\b${ARTICLE} (?!(?:${NUMBERS.join("|")}) )([\\w-]+ )$`, "i").exec(text.slice(0, best.start));
+    const adjective = new RegExp(`\\b${ARTICLE} (?!(?:${NUMBERS.join("|")}) )([\\w-]+ )$`, "i");
+    const phrase = adjective.exec(text.slice(0, best.start));
     const start = best.start - (phrase?.[1].length ?? 0);
     changes.push({ kind: "a wrong colour", ...put(text, start, start, "purple ") });
   }
