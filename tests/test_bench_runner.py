@@ -22,7 +22,7 @@ from msdscore_lab.benchmarks.results.grids import result_grids
 from msdscore_lab.benchmarks.results.result import read_result, score_matrix
 from msdscore_lab.benchmarks.run.cases import item_batches
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
-from msdscore_lab.benchmarks.run.runner import run_benchmark
+from msdscore_lab.benchmarks.run.runner import run_benchmark, spec_stamp
 from msdscore_torch import backbone
 
 METRICS = ("cosine", "msd", "soft-msd", "support", "length", "constant")
@@ -128,12 +128,12 @@ def test_stamp_depends_on_settings_and_files(tmp_path, monkeypatch):
     monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     spec = ScorerSpec(encoder=str(tmp_path), device="cpu")
-    first = spec.stamp()
-    assert first == replace(spec, batch_size=3).stamp()
-    assert first not in {replace(spec, changes={"alpha": 0.2}).stamp(), replace(spec, dtype="float16").stamp()}
+    first = spec_stamp(spec)
+    assert first == spec_stamp(replace(spec, batch_size=3)) == spec_stamp(replace(spec, threads=1))
+    assert first not in {spec_stamp(replace(spec, changes={"alpha": 0.2})), spec_stamp(replace(spec, dtype="float16"))}
     (tmp_path / "model.safetensors").write_bytes(b"other")
-    assert spec.stamp() != first
-    assert ScorerSpec(encoder="toy").stamp() is None
+    assert spec_stamp(spec) != first
+    assert spec_stamp(ScorerSpec(encoder="toy")) is None
 
 
 def test_interrupted_run_resumes(tmp_path):

@@ -88,7 +88,7 @@ class Registry(Generic[Row]):
                 known.setdefault(row.name, row)
         return known
 
-    def find(self, name: str, *, near: Sequence[str] = ()) -> Row:
+    def find(self, name: str) -> Row:
         """Return the row of a name; plugins are searched only if no other row has it.
 
         Raises:
@@ -96,7 +96,7 @@ class Registry(Generic[Row]):
         """
         row = self.own().get(name) or (known := self.rows()).get(name) or self.imported(name)
         if row is None:
-            raise unknown_name(self.kind, name, known, near=near)
+            raise unknown_name(self.kind, name, known)
         return row
 
     def imported(self, name: str) -> Row | None:

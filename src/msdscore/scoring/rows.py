@@ -158,7 +158,10 @@ def score_all(
 
     `progress` is called with the number of rows done and in total.
     """
-    parts, done, order = list[Scores](), 0, by_image(rows)
+    parts, done, numbers = list[Scores](), 0, dict[object, list[int]]()
+    for number, row in enumerate(rows):
+        numbers.setdefault(identity(row), []).append(number)
+    order = list(chain(*numbers.values()))  # rows of one image follow each other
     progress(0, len(rows))
     for scores in score_rows(pipeline, (rows[number] for number in order), worst=worst, errors=errors):
         parts.append(scores)
@@ -204,14 +207,6 @@ def _batch(rows: Sequence[Row], keys: Sequence[object], *, is_last: bool) -> Bat
     lists = [row.references for row in good]
     references = lists if any(texts is not None for texts in lists) else ()
     return Batch(images, [row.caption for row in good], owner, references, rows=rows, is_last=is_last)
-
-
-def by_image(rows: Sequence[Row]) -> list[int]:
-    """Return an order of rows in which those of one image follow each other."""
-    position = dict[object, list[int]]()
-    for number, row in enumerate(rows):
-        position.setdefault(identity(row), []).append(number)
-    return [number for numbers in position.values() for number in numbers]
 
 
 def identity(row: Row) -> object:

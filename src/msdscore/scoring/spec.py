@@ -2,16 +2,14 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msdscore import threads
-from msdscore.core.arrays import gpu_count
 from msdscore.core.evidence import VERDICT_AT, checked_limits
 from msdscore.encoders.banks import NamedBank, load_bank
 from msdscore.encoders.base import Encoder
-from msdscore.encoders.registry import encoder_folder, load_encoder
+from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
 from msdscore.forms.base import Form
 from msdscore.forms.registry import check_form, find_form
@@ -97,20 +95,6 @@ class ScorerSpec:
             self.encoder, device=self.device, dtype=self.dtype, revision=self.revision, verify=self.verify,
             **dict(self.options),
         )  # fmt: skip
-
-    def stamp(self) -> str | None:
-        """Return a hash of the spec and its files, by size and time; None if the files are not known.
-
-        Specs with equal hashes build the same scorer, so that finished work is recognised without loading it.
-        """
-        folder = encoder_folder(self.encoder, revision=self.revision)
-        if folder is None:
-            return None
-        files = [*sorted(folder.rglob("*")), *([] if self.bank is None else [Path(self.bank)])]
-        sizes = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
-        values = self.to_dict() | {"batch_size": None, "decoders": 0}
-        content = json.dumps([values, gpu_count() > 0, sizes, __version__], default=str)
-        return blake2b(content.encode(), digest_size=16).hexdigest()
 
     def record(self) -> dict[str, Any] | None:
         """Return the settings that can change a score, as stored with finished work; None for a local encoder.

@@ -334,12 +334,15 @@ def unjudged(words: Sequence[Word], known: Container[str]) -> dict[int, str]:
     reasons: dict[int, str] = {}
     closing, begins = "", True
     for number, word in enumerate(words):
-        if word.kind == "mark":
+        if not word.stem:  # a mark
             if closing:
                 closing = "" if word.text == closing else closing
             elif (end := _QUOTES.get(word.text)) and any(other.text == end for other in words[number + 1 :]):
                 closing = end
             begins = begins or word.text in _SENTENCE_ENDS
+            continue
+        first, begins = begins, False
+        if not word.content:
             continue
         of = number + 1 < len(words) and words[number + 1].stem == "of"
         if closing:
@@ -348,12 +351,11 @@ def unjudged(words: Sequence[Word], known: Container[str]) -> dict[int, str]:
             reasons[number] = "counts are not judged"
         elif word.stem in _POSITIONS:
             reasons[number] = "positions are not judged"
-        elif word.text[0].isupper() and not begins and word.stem not in known:
+        elif not first and word.text[0].isupper() and word.stem not in known:
             reasons[number] = "names are not judged"
-        elif hint := spelling(word, known):
+        elif len(word.tokens) > 1 and (hint := spelling(word, known)):  # words of one token are known
             reasons[number] = f"not a word that this encoder knows; did you mean {hint}?"
-        begins = False
-    return {number: reason for number, reason in reasons.items() if words[number].content}
+    return reasons
 
 
 def spelling(word: Word, known: Container[str]) -> str:

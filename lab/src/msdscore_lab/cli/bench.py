@@ -99,13 +99,13 @@ def bench(
     from msdscore_lab.benchmarks.results.grids import screen_grids
     from msdscore_lab.benchmarks.results.result import to_json
     from msdscore_lab.benchmarks.run.plan import LONG_NOTE, pipeline_for
-    from msdscore_lab.benchmarks.run.runner import run_benchmark
+    from msdscore_lab.benchmarks.run.runner import run_benchmark, spec_stamp
     from msdscore_lab.cli.grids import grid_table
 
     outputs = [f"{file_name(name)}{end}" for name in names for end in (".json", ".parquet")]
     check_folder(target.output, outputs, inputs=[protocol.root, scorer.bank])
     spec, results = scorer.spec(batch), []
-    pipeline, stamp = cache(spec.build), spec.stamp()
+    pipeline, stamp = cache(spec.build), spec_stamp(spec)
 
     @cache
     def fitting(name: str) -> "Pipeline":

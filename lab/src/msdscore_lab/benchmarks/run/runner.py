@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from msdscore.core.arrays import gpu_count
 from msdscore.encoders.fingerprint import encoder_signature
-from msdscore.encoders.registry import built_in_row
+from msdscore.encoders.registry import built_in_row, encoder_folder
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.registry import facts_of
 from msdscore.intervals import Floats
@@ -31,6 +32,7 @@ from msdscore.io.runs import discard, open_run
 from msdscore.io.targets import REMEDY
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import count_fact
+from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 from msdscore_lab.benchmarks.base import Benchmark, Item, image_key
 from msdscore_lab.benchmarks.protocols import counting
@@ -54,6 +56,21 @@ T = TypeVar("T")
 Progress = Callable[[int, int], None]
 _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
 _MAX_FAILURES = 5  # error messages in a result
+
+
+def spec_stamp(spec: ScorerSpec) -> str | None:
+    """Return a hash of a spec and its files, by size and time; None if the files are not known.
+
+    Specs with equal hashes build the same scorer, so that finished work is recognised without loading it.
+    """
+    folder = encoder_folder(spec.encoder, revision=spec.revision)
+    if folder is None:
+        return None
+    files = [*sorted(folder.rglob("*")), *([] if spec.bank is None else [Path(spec.bank)])]
+    sizes = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
+    values = spec.to_dict() | {"batch_size": None, "decoders": 0}
+    content = json.dumps([values, gpu_count() > 0, sizes, __version__], default=str)
+    return blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def run_benchmark(
