@@ -169,7 +169,7 @@ def error_summary(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{location}"
 
 
-def read_table(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str] = ()) -> tuple[Row, ...]:
+def packaged_rows(package: str, kind: str, row: Callable[..., Row], functions: Sequence[str] = ()) -> tuple[Row, ...]:
     """Read the rows of a package's `table.toml`; the fields in `functions` are relative to the package."""
     rows = []
     for fields in tomllib.loads(files(package).joinpath("table.toml").read_text("utf-8"))[kind]:

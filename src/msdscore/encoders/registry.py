@@ -21,7 +21,7 @@ from msdscore.encoders.checkpoints import (
     looks_like_hub_name,
 )
 from msdscore.errors import ConfigError, MissingExtraError, WeightsError, require, unknown_name
-from msdscore.registry import PluginWarning, Registry, import_object, read_table, resolve
+from msdscore.registry import PluginWarning, Registry, import_object, packaged_rows, resolve
 
 if TYPE_CHECKING:
     from msdscore.encoders.base import Encoder
@@ -67,7 +67,7 @@ SCHEMES = ("open_clip",)  # families whose loader interprets the text after `FAM
 @cache
 def built_in() -> tuple[EncoderRow, ...]:
     """Return the encoders of `table.toml`."""
-    return read_table("msdscore.encoders", "encoder", EncoderRow)
+    return packaged_rows("msdscore.encoders", "encoder", EncoderRow)
 
 
 def families() -> Mapping[str, str]:

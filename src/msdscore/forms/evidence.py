@@ -54,7 +54,7 @@ TokenIndices = Int[np.ndarray, "texts words tokens"]
 WordKinds = Int[np.ndarray, "pairs words"]
 
 
-@dataclass(frozen=True)  # without slots, for the cached property
+@dataclass(frozen=True)  # without slots, for the cached properties
 class WordMeasurement:
     """The evidence of the distinct judged words of every pair, padded; `judged` are their positions in `spoken`.
 
@@ -73,7 +73,7 @@ class WordMeasurement:
     familiarity: Float[Array, " pairs"] | None = None  # of the images
     least_familiar: float = -1.0  # below which an image is unlike those that the encoder knows
 
-    @property
+    @cached_property
     def terms(self) -> tuple[WordTerms, WordTerms, WordTerms]:
         """Terms that add up to precision, to information and to the penalty.
 

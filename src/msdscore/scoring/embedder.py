@@ -302,7 +302,7 @@ class Embedder:
                 row_of[index] = len(usable)
                 usable.append(row)
             else:
-                errors[index] = not_finite(self.encoder) if filled[row] else no_points(index)
+                errors[index] = not_finite_error(self.encoder) if filled[row] else no_points(index)
         return take(batch, usable) if usable else None, tuple(map(row_of.get, range(len(items)))), errors
 
     def _checked(self, batch: Embeddings, *, wait: bool) -> tuple[Embeddings, Sequence[bool], Sequence[bool]]:
@@ -345,7 +345,7 @@ def _checked_caption(text: Any) -> str | CaptionError:
     return text
 
 
-def not_finite(encoder: Encoder) -> RowError:
+def not_finite_error(encoder: Encoder) -> RowError:
     """The error of a pair whose vectors are not finite."""
     return RowError(f"encoder {encoder.name!r} returned vectors that are not finite; it may overflow in its precision")
 

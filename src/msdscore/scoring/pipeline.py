@@ -40,7 +40,7 @@ from msdscore.forms.base import Form, Measurement, Numbers, Sides, numbers_of
 from msdscore.forms.registry import check_form, find_form, form_of_bank
 from msdscore.io.images import ImageLimits, ImageSource
 from msdscore.scoring.decoder import Decoded, Decoder
-from msdscore.scoring.embedder import MEMORY, BatchSizes, Embedded, Embedder, Recent, VectorMemory, not_finite
+from msdscore.scoring.embedder import MEMORY, BatchSizes, Embedded, Embedder, Recent, VectorMemory, not_finite_error
 from msdscore.version import __version__
 
 if TYPE_CHECKING:  # imported if vectors are cached on disk
@@ -232,7 +232,7 @@ class Pipeline:
                 if marks and np.isnan(measured.similarity).any():
                     raise overflow(self.encoder.name, self.can.precision)
                 for item, row in zip(valid, numbers_of(measured, self.form, worst=worst), strict=True):
-                    results[item] = not_finite(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
+                    results[item] = not_finite_error(self.encoder) if isnan(row.values["similarity"] or 0.0) else row
             if references or -1 in owner:
                 self._add_references(results, texts, captions, references)
             return [row for row in results if row is not None]

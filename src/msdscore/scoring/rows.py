@@ -36,7 +36,7 @@ CAPTIONS = 64  # rows per image of a batch, at most
 DECODERS = (8, 32)  # minimum and maximum of the threads that read images; in between, one per core
 _FILES = (TarImage, str, bytes, Path)  # as `File`, and tested in a third of the time of that union
 Errors = Literal["raise", "row"]  # raise the first error, or return a row with it
-Results: TypeAlias = list[Numbers | RowError]  # one per caption of a batch
+PairResults: TypeAlias = list[Numbers | RowError]  # one per caption of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def score_batches(
 
 def stream_batches(
     pipeline: Pipeline, batches: Iterable[Batch], *, worst: int = 0
-) -> Generator[tuple[Batch, Results], None, None]:
+) -> Generator[tuple[Batch, PairResults], None, None]:
     """Yield each batch with numbers or an error for every caption.
 
     Every distinct image and caption is embedded once, in whichever batches it appears; on a GPU only captions,
@@ -117,7 +117,7 @@ def stream_batches(
             raise CancelledError
         return shared.launch(images, batch.captions, batch.owner, worst=worst, references=batch.references)
 
-    def score(batch: Batch, decoded: Callable[[], Sequence[Decoded | RowError]]) -> Results:
+    def score(batch: Batch, decoded: Callable[[], Sequence[Decoded | RowError]]) -> PairResults:
         images = decoded()
         return shared.completed(partial(launch, batch, images)) if batch.captions else []
 
@@ -126,7 +126,7 @@ def stream_batches(
         ThreadPoolExecutor(ahead) as reader,
         pipeline.decoder.start_processes(pool) or nullcontext() as processes,
     ):
-        waiting: deque[tuple[Batch, Callable[[], Results]]] = deque()
+        waiting: deque[tuple[Batch, Callable[[], PairResults]]] = deque()
         try:
             for batch in batches:
                 if overlaps:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import InputError, unknown_name
-from msdscore.registry import Registry, read_table, resolve
+from msdscore.registry import Registry, packaged_rows, resolve
 from msdscore_lab.benchmarks.base import Benchmark, ItemSet
 from msdscore_lab.benchmarks.readers.rows import find_rows
 
@@ -18,7 +18,7 @@ _FUNCTIONS = ("reader", "rows", "figures", "credits", "statistics")
 @cache
 def built_in() -> tuple[Benchmark, ...]:
     """Return the benchmarks of `table.toml`."""
-    return read_table("msdscore_lab.benchmarks", "benchmark", Benchmark, _FUNCTIONS)
+    return packaged_rows("msdscore_lab.benchmarks", "benchmark", Benchmark, _FUNCTIONS)
 
 
 BENCHMARKS = Registry("benchmark", Benchmark, lambda: built_in())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from msdscore.errors import ConfigError, RunError, UnknownNameError, shortened, unknown_name
-from msdscore.registry import Registry, error_summary, import_object, read_table, resolve
+from msdscore.registry import Registry, error_summary, import_object, packaged_rows, resolve
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded, Metric, MetricRow
 
 _OPTION = re.compile(r",(?=[a-z_]+=)")
@@ -20,7 +20,7 @@ _OPTION = re.compile(r",(?=[a-z_]+=)")
 @cache
 def built_in() -> tuple[MetricRow, ...]:
     """Return the metrics of `table.toml`."""
-    return read_table("msdscore_lab.metrics", "metric", MetricRow, ("loader",))
+    return packaged_rows("msdscore_lab.metrics", "metric", MetricRow, ("loader",))
 
 
 METRICS = Registry("metric", MetricRow, lambda: built_in(), lambda name, function: function_row(name, function))
