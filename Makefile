@@ -93,6 +93,7 @@ FLOOR ?= 90
 check: setup
 	$(BIN)/ruff format --check src backbones lab serve weights tests tools perf
 	$(BIN)/ruff check src backbones lab serve weights tests tools perf
+	$(BIN)/ruff check --isolated --select F811,F821 tests  # the shapes of src look like undefined names
 	$(BIN)/oxfmt --check $(ASSETS)
 	$(BIN)/oxlint $(ASSETS)
 	$(BIN)/mypy

@@ -390,7 +390,8 @@ def print_shards(
         tell(f"rows with warnings: {warned} (column warnings)")
     if errors:
         tell(f"{len(errors)} shards could not be scored:")
-        tell_reasons(errors[:_SHOWN], len(errors), failures)
+        kinds = _distinct_errors(results)
+        tell_reasons(kinds[:_SHOWN], len(kinds), failures)
     if signature:
         tell(signature)
     options.print_cache_use(spec, cache)
@@ -400,6 +401,18 @@ def print_shards(
         tally |= {"cache": None if cache is None else asdict(cache)}
         print_json({"output": folder, **tally})
     return not (failed or errors)
+
+
+def _distinct_errors(results: "Sequence[ShardResult]") -> list[str]:
+    """Return each error of shards once, with the first shard and the number of others that have it."""
+    shards: dict[str, list[str]] = {}
+    for result in results:
+        if result.error is not None:
+            shards.setdefault(result.error.removeprefix(f"{shortened(result.source)}: "), []).append(result.source)
+    return [
+        f"{shortened(names[0])}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {error}"
+        for error, names in shards.items()
+    ]
 
 
 def part_of(shards: list[T], part: str | None) -> list[T]:
