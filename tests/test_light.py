@@ -85,7 +85,7 @@ def test_json_lines_are_scored(tmp_path):
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"encoder": "clip-b32"}])
 def test_torch_is_named_where_it_is_needed(options):
-    with pytest.raises(MissingExtraError, match=r"install it with: pip install .*\[(torch|hf)"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*msdscore\[(torch|hf)\]"):
         Scorer(**options)
 
 
