@@ -21,6 +21,8 @@ from msdscore_lab.benchmarks.results.tables import render
 from msdscore_lab.captioners.contest import read_contest
 from msdscore_lab.captioners.page import ranking_page, wins
 from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
+from msdscore_lab.citation import means
+from msdscore_lab.stats.differences import draws_for
 
 SIGNATURE = "msd|enc:x|xi:0.2|v:1"
 FEW = Resampling(samples=200)
@@ -58,6 +60,18 @@ def files(tmp_path: Path) -> list[str]:
         str(scored(tmp_path / f"{name}.parquet", values))
         for name, values in (("good", good), ("same", same), ("bad", bad))
     ]
+
+
+def test_means_are_cited_with_the_interval_of_the_ranking(files) -> None:
+    contest = read_contest(files)
+    how = draws_for(np.array(contest.images), seed=0)
+    for placed in rank(contest, how=how).metrics[0].placed:
+        mean = placed.mean
+        (path,) = (path for path in files if Path(path).stem == placed.captioner)
+        cited = (
+            f"Mean: {mean.value:.3f} (n = 60 captions of 60 images, 95\\% interval [{mean.low:.3f}, {mean.high:.3f}])."
+        )
+        assert means(path) == cited
 
 
 def test_means_ranks_and_pairs(files) -> None:

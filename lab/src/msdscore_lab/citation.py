@@ -10,10 +10,11 @@ import numpy as np
 from msdscore.encoders.registry import built_in
 from msdscore.errors import InputError
 from msdscore.forms.registry import facts_of, score_name
-from msdscore.intervals import Resampling, bootstrap_mean
+from msdscore.intervals import bootstrap_mean
 from msdscore.report.results import read_results, signature_of
 from msdscore.run.folder import file_facts
 from msdscore.version import __version__
+from msdscore_lab.stats.differences import draws_for
 
 PAPER_KEY = "kan2026msdscore"
 _ENCODER = re.compile(r"\benc:([^@|,\s\"]+)")
@@ -21,7 +22,6 @@ _ESCAPED = {letter: f"\\{letter}" for letter in "_%&#$"} | {
     "|": r"\textbar\allowbreak{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\\": r"\textbackslash{}", "{": r"\textbraceleft{}", "}": r"\textbraceright{}",
 }  # fmt: skip
-_DRAWN = 10**8  # captions that are drawn for an interval
 _LARGEST = 64 << 20  # bytes of a JSON result that is searched for signatures
 # `misc`: styles of BibTeX do not know `software`.
 _SOFTWARE = """@misc{{msdscore,
@@ -87,11 +87,11 @@ def means(result: str) -> str:
     if scored is None:
         return ""
     values = scored.numbers["ref_msd" if "ref_msd" in scored.numbers else "msd"]
-    how = Resampling(samples=min(max(1_000, _DRAWN // len(scored)), 20_000))
     systems, clusters, parts = scored.systems or ("",) * len(scored), np.array(scored.clusters), []
     for name in dict.fromkeys(systems):
         chosen = ~np.isnan(values) & (np.array(systems) == name)
         if chosen.any():
+            how = draws_for(clusters[chosen], seed=0)
             mean = bootstrap_mean(values[chosen], clusters=clusters[chosen], how=how)
             interval = f", 95\\% interval [{mean.low:.3f}, {mean.high:.3f}]" if mean.low == mean.low else ""
             size = f"n = {int(chosen.sum()):,} captions of {mean.n:,} images"
