@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -553,7 +554,11 @@ def test_interrupted_and_endless_standard_input_leaves_nothing(tmp_path):
     command = [sys.executable, "-m", "msdscore", "score", "-", "-o", str(tmp_path / "out.jsonl"), "-e", "toy"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        # A shell ignores Ctrl-C for what it runs in the background, such as these tests.
+        interruptible = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, preexec_fn=interruptible
+        ) as process:
             assert process.stdin is not None
             process.stdin.write(b"\n" * (3 << 20))
             process.stdin.flush()

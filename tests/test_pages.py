@@ -89,7 +89,7 @@ def test_paper_page_is_filled_from_result_files(tmp_path):
         sections.main([str(page), "--results", str(tmp_path)])
 
 
-PAPER_PARTS = ("mixture", "kappa", "stability", "entropy", "direction", "margin", "ood", "faithfulness", "choices",
+PAPER_PARTS = ("mixture", "kappa", "stability", "entropy", "direction", "margin", "faithfulness", "choices",
          "contradictions")  # fmt: skip
 
 

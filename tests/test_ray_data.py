@@ -2,7 +2,6 @@
 
 import logging
 import os
-import pickle
 import signal
 import sys
 import warnings
@@ -16,7 +15,7 @@ import pytest
 import torch
 
 from msdscore.encoders.cached import CacheSettings, CacheUse
-from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.errors import ConfigError
 from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.spec import ScorerSpec
@@ -29,7 +28,7 @@ cloudpickle = pytest.importorskip("ray.cloudpickle")
 from ray.util.annotations import RayDeprecationWarning  # noqa: E402
 
 from msdscore.run import ray_data  # noqa: E402
-from msdscore.run.ray_data import RayOptions, ShardActor, score_on_ray  # noqa: E402
+from msdscore.run.ray_data import RayOptions, ShardActor, result_of, score_on_ray  # noqa: E402
 
 # Warnings of Ray about its settings.
 pytestmark = [
@@ -93,7 +92,7 @@ def actors():
 def sent_by(actor, batch):
     """Return the one result that an actor sends for a batch of one job."""
     (row,) = actor(batch).to_pylist()
-    return pickle.loads(row["result"])
+    return result_of(row["result"])
 
 
 def kill_one(folder, before, there, ended):
@@ -171,9 +170,8 @@ def test_actor_reports_errors_of_scorer_and_shard(tmp_path):
 
     (job,) = plan_jobs([str(write_tar(tmp_path / "0.tar"))], str(tmp_path))
     batch = pa.table({"source": [job.source], "output": [job.output]})
-    error = sent_by(ShardActor(ScorerSpec(encoder="nosuch"), ShardOptions()), batch)
-    assert isinstance(error, UnknownNameError)
-    assert "unknown encoder 'nosuch'" in str(error)
+    with pytest.raises(ConfigError, match="unknown encoder 'nosuch'"):
+        sent_by(ShardActor(ScorerSpec(encoder="nosuch"), ShardOptions()), batch)
     result = sent_by(ShardActor(TOY, "no options"), batch)
     assert result.rows == 0
     assert "AttributeError" in result.error
@@ -221,9 +219,8 @@ def test_relative_paths_are_resolved_by_the_driver(tmp_path, monkeypatch):
     assert (tmp_path / "driver" / "scores" / "00000.parquet").exists()
     assert not list((tmp_path / "cluster").iterdir())
     lost = ShardActor(TOY, ShardOptions(), folder=str(tmp_path / "elsewhere"))
-    error = sent_by(lost, batch)
-    assert isinstance(error, ConfigError)
-    assert "a path relative to" in str(error)
+    with pytest.raises(ConfigError, match="a path relative to"):
+        sent_by(lost, batch)
 
 
 @pytest.mark.parametrize(

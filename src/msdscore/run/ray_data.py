@@ -1,9 +1,9 @@
 """Score shards on a Ray cluster: Ray Data distributes them to actors, and retries those of a lost actor."""
 
 import faulthandler
+import json
 import logging
 import os
-import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.core.arrays import gpu_count
+from msdscore.encoders.cached import CacheUse
 from msdscore.errors import ConfigError, MSDScoreError, one_line, require, shortened
 from msdscore.io.arrow import pa
 from msdscore.io.files import is_address
@@ -168,10 +169,7 @@ def _results(
             num_gpus=gpus,
         )
         for row in scored.iter_rows():
-            result = pickle.loads(row["result"])
-            if isinstance(result, MSDScoreError):
-                raise ConfigError(f"no shard can be scored on the cluster: {result}") from result
-            yield result
+            yield result_of(row["result"])
 
 
 def _try_counter(ray: Any, most: int) -> Any:
@@ -241,7 +239,8 @@ class ShardActor:
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the results of a batch of jobs."""
         results = [self._result(ShardJob(**job)) for job in batch.to_pylist()]
-        return pa.table({"result": [pickle.dumps(result) for result in results]})
+        texts = [{"error": str(item)} if isinstance(item, MSDScoreError) else asdict(item) for item in results]
+        return pa.table({"result": [json.dumps(text) for text in texts]})
 
     def _result(self, job: ShardJob) -> ShardResult | MSDScoreError:
         """Return the result of a shard, or why no shard can be scored."""
@@ -267,6 +266,15 @@ class ShardActor:
         except Exception as error:  # noqa: BLE001, Ray would silently drop the block
             reason = f"{job.source}: {type(error).__name__}: {one_line(error)}"
             return ShardResult(job.source, job.output, error=reason)
+
+
+def result_of(text: str) -> ShardResult:
+    """Return a result that an actor wrote as JSON; raise `ConfigError` if no shard can be scored."""
+    values = json.loads(text)
+    if "source" not in values:
+        raise ConfigError(f"no shard can be scored on the cluster: {values['error']}")
+    cache = None if values["cache"] is None else CacheUse(**values["cache"])
+    return ShardResult(**{**values, "reasons": tuple(values["reasons"]), "cache": cache})
 
 
 def _lost(job: ShardJob, how: str) -> ShardResult:
