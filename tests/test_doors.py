@@ -39,6 +39,7 @@ from msdscore_lab.benchmarks.run.runner import run_benchmark
 from msdscore_lab.harnesses.evaluate import MSDModule
 from msdscore_torch.integrations.torchmetrics import MSDScore
 from msdscore_torch.integrations.trl import MSDReward
+from ray_cluster import local_cluster
 from serving import client
 from tar_shards import add
 
@@ -619,7 +620,7 @@ def test_files_have_both_halves_of_a_headline(world: World, suffix: str) -> None
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_what_this_process_gives(world: World) -> None:
-    ray = pytest.importorskip("ray", reason="Ray is not installed (extra ray)")
+    pytest.importorskip("ray", reason="Ray is not installed (extra ray)")
     from msdscore.run.ray_data import RayOptions, score_on_ray
 
     sources = world.folder / "shards"
@@ -629,11 +630,8 @@ def test_ray_gives_what_this_process_gives(world: World) -> None:
         pq.write_table(pa.Table.from_pylist(world.resolved(case.rows)), sources / f"{number:05d}.parquet")
     jobs = [plan_jobs([f"{sources}/*.parquet"], str(world.folder / name)) for name in ("alone", "ray")]
     list(score_jobs(world.spec, jobs[0], ShardOptions()))
-    ray.init(num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
-    try:
+    with local_cluster():
         found = list(score_on_ray(world.spec, jobs[1], ShardOptions(), RayOptions(cpus=0.5)))
-    finally:
-        ray.shutdown()
     assert len(found) == len(ours)
     for alone, on_ray in zip(*jobs, strict=True):
         assert Path(alone.output).read_bytes() == Path(on_ray.output).read_bytes()

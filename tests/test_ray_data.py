@@ -19,6 +19,7 @@ from msdscore.errors import ConfigError
 from msdscore.run.shards import ShardOptions
 from msdscore.run.workers import plan_jobs, score_jobs
 from msdscore.scoring.spec import ScorerSpec
+from ray_cluster import local_cluster
 from tar_shards import write_tar
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'msdscore[ray]')")
@@ -48,26 +49,10 @@ SIZES = (
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """Start one cluster for all tests, without lowered priority, because test machines are busy."""
-    settings = {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0"}
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        ray.init(
-            num_cpus=2,
-            object_store_memory=100 << 20,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+def cluster():
+    """Start one cluster for all tests."""
+    with local_cluster():
         yield
-    finally:
-        ray.shutdown()
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
 
 
 @pytest.fixture(autouse=True)
