@@ -554,8 +554,8 @@ def test_interrupted_and_endless_standard_input_leaves_nothing(tmp_path):
     command = [sys.executable, "-m", "msdscore", "score", "-", "-o", str(tmp_path / "out.jsonl"), "-e", "toy"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        # A shell ignores Ctrl-C for what it runs in the background, such as these tests.
-        interruptible = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        # Not ignored, as Ctrl-C is for tests that a shell runs in the background, and SIGHUP by nohup.
+        interruptible = partial(signal.signal, number, signal.SIG_DFL)
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, preexec_fn=interruptible
         ) as process:
