@@ -62,7 +62,7 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore_torch.feeding import processes
 from msdscore_torch.gpu.launching import Launcher, is_launching, launcher, without_cudnn_attention
 
-SECTIONS = ("eager", "compiled", "mini", "kernels", "others", "variants", "encoder")
+SECTIONS = ("mini", "eager", "compiled", "kernels", "others", "variants", "encoder")
 ALL_CORES = sorted(os.sched_getaffinity(0))
 SHARD_ROWS = 2048
 FEW = 4  # cores of a machine with many GPUs
@@ -334,6 +334,7 @@ def mini(gate: Gate, numbers: list[int]) -> None:
     add_random_mini(gate.folder / "weights")
     from msdscore import Scorer
 
+    use_cores(numbers[0])
     paths, count = gate.paths, min(SMALL, len(gate.paths))
     captions = make_captions(len(paths), seed=99)
     with optional(gate.results, "mini"):
@@ -503,7 +504,7 @@ def judge(results: Results, sections: list[str]) -> bool:
 def main() -> None:
     """Measure the sections, and judge them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", nargs="*", choices=SECTIONS, default=["eager", "compiled", "mini"])
+    parser.add_argument("--sections", nargs="*", choices=SECTIONS, default=["mini", "eager", "compiled"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--images", type=int)
     parser.add_argument("--cores", type=int, nargs="*", help="numbers of cores; default: 16 and 4, as far as there are")

@@ -312,3 +312,18 @@ def test_mini_decodes_on_the_device_too(files):
         (after,) = results_of(there, [Batch(files[:3], captions, owner)])
         for left, right in zip(before, after, strict=True):
             assert left.values["msd"] == pytest.approx(right.values["msd"], abs=0.02)
+
+
+def test_images_of_the_device_are_joined_by_the_batch_that_they_were_decoded_in():
+    """Views of one batch, in any order and repeated, of several batches, single ones and slices of larger ones."""
+    first, second = (torch.randint(0, 256, (count, 3, 4, 5), dtype=torch.uint8) for count in (3, 2))
+    single = torch.randint(0, 256, (3, 4, 5), dtype=torch.uint8)
+    wide = torch.randint(0, 256, (7, 3, 4, 9), dtype=torch.uint8)[2, :, :, 3:8]
+    shifted = torch.randint(0, 256, (150,), dtype=torch.uint8)[7:67].view(3, 4, 5)
+    for images in (
+        list(first),
+        [first[2], first[0], first[0]],
+        [*second, *first],
+        [first[1], second[1], single, first[0], wide, second[0], shifted],
+    ):
+        assert torch.equal(on_device.joined(images, torch.device("cpu")), torch.stack(images))

@@ -69,6 +69,16 @@ class ClipEncoder(Backbone):
         return Features(tokens, batch.mask, pooled, batch.layout)
 
 
+def _compile(identity: Identity, model: Any) -> None:
+    """Compile both towers if that is requested; on a GPU the vision tower then has a faster attention too."""
+    options: Any = identity.options
+    if options.compile == "inductor" and identity.placement.device.type == "cuda":
+        from msdscore_torch.gpu.attention import use_attention
+
+        use_attention(model.vision_model, identity.placement.device)
+    compile_towers(options, model.vision_model, model.text_model)
+
+
 def load_clip(source: str, **keywords: Any) -> ClipEncoder:
     """Load a CLIP or LongCLIP checkpoint from a folder or a hub name.
 
@@ -87,7 +97,7 @@ def load_clip(source: str, **keywords: Any) -> ClipEncoder:
     cropped = ("crop:torchvision",) if options.crop == "torchvision" else ()
     if options.stretch:
         stretch_text_model(model)
-    compile_towers(options, model.vision_model, model.text_model)
+    _compile(identity, model)
     steps = square_preprocessing(checkpoint, int(model.config.vision_config.image_size))
     return ClipEncoder(
         identity.choosing(f"norm:{'yes' if options.patch_norm else 'no'}", *stretched, *cropped),
@@ -327,7 +337,7 @@ def load_siglip(source: str, **keywords: Any) -> SiglipEncoder:
         raise ConfigError(
             f"patches have {vision.hidden_size} numbers and tokens {text.hidden_size}; load it with local='heads'"
         )
-    compile_towers(options, model.vision_model, model.text_model)
+    _compile(identity, model)
     choices = (f"local:{options.local}", *(("end:kept",) if options.keep_end else ()))
     steps = prepare = native = None
     if kind(checkpoint) == "Siglip2Model":

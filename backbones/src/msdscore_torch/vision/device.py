@@ -6,10 +6,11 @@ are rounded to float16, which represents pixel levels exactly; the decoder's dif
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache, lru_cache
 from io import BytesIO
-from threading import Lock
+from itertools import accumulate
+from queue import SimpleQueue
 from typing import TypeAlias
 
 import numpy as np
@@ -31,22 +32,21 @@ TOGETHER = 2**27
 CLASS = 128  # images whose sides round up to the same multiples of it are resized together
 _PRECISION = 1 << 22  # Pillow's weights are multiples of its inverse
 _PILLOW_BICUBIC = -0.5
-_decoding = Lock()
-nvjpeg = cache(NvJpeg)  # started once per GPU
+# Per GPU: the host prepares files for one while the other decodes.
+DECODERS = 2
 
 
 def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.device) -> list[Prepared | None]:
     """Decode files to their canvases, on the device; None for a file that the decoder rejects.
 
-    Thread-safe: one batch is decoded at a time, on a stream with a higher priority than those of encoders.
+    Thread-safe: a few batches are decoded at a time, on streams with a higher priority than those of encoders.
     """
     canvases: list[Prepared | None] = [None] * len(files)
-    stream = _stream(device) if device.type == "cuda" else None
-    with _decoding, torch.cuda.stream(stream) if stream else nullcontext():
+    with _decoder(device) as (decoder, stream), torch.cuda.stream(stream) if stream else nullcontext():
         for numbers in _together([file.view.size for file in files]):
             views = [files[number].view for number in numbers]
             batch = _black([view.size for view in views], device)
-            good = _decode([_tensor(files[number]) for number in numbers], views, batch)
+            good = _decode([_tensor(files[number]) for number in numbers], views, batch, decoder)
             resized = resize(batch, views, steps)
             for number, view, pixels, taken in zip(numbers, views, resized, good, strict=True):
                 canvases[number] = Prepared(pixels, view) if taken else None
@@ -57,15 +57,34 @@ def decode_jpegs(files: Sequence[Prepared], steps: Preprocessing, device: torch.
     return canvases
 
 
+@contextmanager
+def _decoder(device: torch.device) -> Iterator[tuple[NvJpeg, torch.cuda.Stream] | tuple[None, None]]:
+    """Context with a decoder of a GPU that no other thread uses, and its stream."""
+    if device.type != "cuda":
+        yield None, None
+        return
+    free = _decoders(device)
+    chosen = free.get()
+    try:
+        yield chosen
+    finally:
+        free.put(chosen)
+
+
 @cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device, priority=-1)
+def _decoders(device: torch.device) -> "SimpleQueue[tuple[NvJpeg, torch.cuda.Stream]]":
+    free: SimpleQueue[tuple[NvJpeg, torch.cuda.Stream]] = SimpleQueue()
+    for _ in range(DECODERS):
+        free.put((NvJpeg(device), torch.cuda.Stream(device, priority=-1)))
+    return free
 
 
-def _decode(files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: PixelBatch) -> list[bool]:
+def _decode(
+    files: Sequence[UInt8[Tensor, " bytes"]], views: Sequence[View], batch: PixelBatch, decoder: NvJpeg | None
+) -> list[bool]:
     """Decode files into the upper left of their rows; return for each whether it was decoded."""
-    if batch.device.type == "cuda":
-        return nvjpeg(batch.device).decode(files, [view.size for view in views], batch)
+    if decoder is not None:
+        return decoder.decode(files, [view.size for view in views], batch)
     good = []
     for file, view, row in zip(files, views, batch, strict=True):
         try:
@@ -118,10 +137,34 @@ def _index(numbers: Sequence[int], device: torch.device) -> Tensor:
 def _stacked(pixels: Sequence[Tensor], device: torch.device) -> PixelBatch:
     if all(image.device.type == "cpu" for image in pixels):
         return sent(torch.stack(list(pixels)), device)
+    return joined([sent(image, device) for image in pixels], device)
+
+
+def joined(pixels: Sequence[Tensor], device: torch.device) -> PixelBatch:
+    """Images that are on the device, as one batch.
+
+    Images that were decoded together are rows of one batch: a few launches for each batch, and not for each image.
+    """
+    batches, order = dict[int, tuple[PixelBatch, list[int]]](), list[tuple[int, int]]()
     for image in pixels:
-        if image.device.type == "cuda":
-            image.record_stream(torch.cuda.current_stream(device))  # it was computed on another stream
-    return torch.stack([sent(image, device) for image in pixels])
+        row, left = divmod(int(image.storage_offset()), image.numel())
+        image = image if image.is_contiguous() and not left else image.clone(memory_format=torch.contiguous_format)
+        storage = image.untyped_storage()
+        if storage.data_ptr() not in batches:
+            if device.type == "cuda":
+                image.record_stream(torch.cuda.current_stream(device))  # it was computed on another stream
+            shape = (storage.nbytes() // image.numel(), *image.shape)
+            batches[storage.data_ptr()] = image.as_strided(shape, (image.numel(), *image.stride()), 0), []
+        rows = batches[storage.data_ptr()][1]
+        order.append((storage.data_ptr(), len(rows)))
+        rows.append(row if image.storage_offset() else 0)
+    parts = [
+        batch if rows == list(range(len(batch))) else batch[_index(rows, device)] for batch, rows in batches.values()
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    starts = dict(zip(batches, accumulate(map(len, parts), initial=0), strict=False))
+    return torch.cat(parts)[_index([starts[batch] + row for batch, row in order], device)]
 
 
 def _together(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
