@@ -241,14 +241,14 @@ class Paper(Form):
         Without `units`, which take three times as long: shards have these words for every row.
         """
         worst = []
-        for pair in range(len(measured)):
-            terms, words = measured.terms.support_terms[pair].tolist(), self.words(measured, pair)
+        for pair, terms in enumerate(measured.terms.support_terms.tolist()):
+            words = self.words(measured, pair)
             means = [
-                (-sum(terms[token] for token in word.tokens) / len(word.tokens), number)
+                (-sum([terms[token] for token in word.tokens]) / len(word.tokens), number)
                 for number, word in enumerate(words)
                 if word.content and word.tokens
             ]
-            worst.append(tuple(words[number].text for _, number in sorted(means)[:count]))
+            worst.append(tuple([words[number].text for _, number in sorted(means)[:count]]))
         return worst
 
     def units(self, measured: Measured, pair: int) -> tuple[Unit, ...]:
