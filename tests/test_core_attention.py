@@ -71,8 +71,9 @@ def test_masks_and_other_types_take_the_attention_of_torch():
 
     parts = [torch.randn(1, 2, 5, 16) for _ in range(3)]
     mask = torch.ones(5, 5, dtype=torch.bool).tril()
-    found, _ = _attention(torch.nn.Identity(), *parts, mask)
-    assert torch.equal(found, scaled_dot_product_attention(*parts, mask).transpose(1, 2))
+    query, key, value = parts
+    found, _ = _attention(torch.nn.Identity(), query, key, value, mask)
+    assert torch.equal(found, scaled_dot_product_attention(query, key, value, mask).transpose(1, 2))
 
 
 @needs_cuda
