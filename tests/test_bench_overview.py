@@ -1,4 +1,4 @@
-"""Overview tables: best values, significance marks, published values; comparisons with a baseline; item listings."""
+"""Overview tables: best values; comparisons with a baseline; item listings."""
 
 import json
 from functools import partial
@@ -8,8 +8,7 @@ import pytest
 from bench_sets import make_expert, make_sugarcrepe
 from command_line import invoke
 from msdscore.errors import ConfigError, InputError
-from msdscore_lab.benchmarks.registry import benchmark
-from msdscore_lab.benchmarks.results.grids import overview, quoted_figures
+from msdscore_lab.benchmarks.results.grids import overview
 from msdscore_lab.benchmarks.results.result import read_result
 
 call = partial(invoke, catch_exceptions=False)
@@ -50,22 +49,6 @@ def test_overview_has_a_column_per_benchmark_and_the_best_in_bold(files):
     text = call("table", *files, "--overview").stdout
     assert "| cosine | **100.0** | " in text
     assert r"cosine & \textbf{100.0} &" in call("table", *files, "--overview", "-f", "latex").stdout
-
-
-def test_published_values_are_marked_and_never_bold(files):
-    grid = overview(list(map(read_result, files)), quoted=True)
-    rows = {row[0]: row[1:] for row in grid.rows}
-    with pytest.raises(ConfigError, match="needs --overview"):
-        call("table", *files, "--quoted")
-    assert rows["CLIP-S (quoted)"] == ("–", "51.2")
-    assert rows["RefCLIP-S (R) (quoted)"] == ("–", "53.0")
-    assert rows["CLIP B/32 (quoted)"] == ("73.1", "–")
-    assert all("quoted" not in grid.rows[row][0] for row, _ in grid.best)
-    assert any("CLIP-S, RefCLIP-S: Hessel et al., EMNLP 2021" in note for note in grid.notes)
-    for one in quoted_figures():
-        assert benchmark(one.benchmark).protocols[0] == "official"
-        assert one.source
-        assert 0 < one.value < 100
 
 
 def test_two_values_for_one_cell_are_rejected(files, tmp_path):

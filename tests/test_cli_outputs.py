@@ -96,15 +96,18 @@ def test_inputs_are_never_overwritten(folder):
     page.hardlink_to(folder / "scored.jsonl")
     shown, ranked = folder / "shown.html", folder / "ranked.html"
     shown.hardlink_to(red)
-    ranked.with_suffix(".json").hardlink_to(red)  # written next to the page
+    ranked.with_suffix(".json").hardlink_to(red)
     ranked.with_suffix(".txt").hardlink_to(red)
     for command, option, target in (
         (known["explain"][0], "-o", red),
         (known["score rows"][0], "-o", rows),
         (known["report"][0], "-o", page),
         (known["report"][0], "-o", shown),
-        (("rank-captioners", f"a={folder / 'scored.jsonl'}", folder / "scored.jsonl"), "-o", shown),
-        (("rank-captioners", f"a={folder / 'scored.jsonl'}", folder / "scored.jsonl"), "-o", ranked),
+        (
+            ("rank-captioners", f"a={folder / 'scored.jsonl'}", folder / "scored.jsonl"),
+            "-o",
+            ranked.with_suffix(".json"),
+        ),
         (("select", folder / "scored.jsonl", "--keep", "50%"), "-o", ranked.with_suffix(".txt")),
         (("select", folder / "scored.jsonl", "--keep", "50%", "-o", folder / "keep.txt"), "--report", shown),
     ):
@@ -164,8 +167,8 @@ def lost(folder):
     return {
         "an input": ("caption", "rows.jsonl", "-m", "none", "-o", "rows.jsonl"),
         "an image of a folder": ("caption", ".", "-m", "none", "-o", "link.csv"),
-        "a side file": ("rank-captioners", "A.json", "B.json", "-o", "A.html"),
-        "a named side file": ("rank-captioners", "me=A.json", "B.json", "-o", "A.html"),
+        "a ranked file": ("rank-captioners", "A.json", "B.json", "-o", "A.json"),
+        "a named file": ("rank-captioners", "me=A.json", "B.json", "-o", "A.json"),
         "rows of a study": ("study", "timing", "--rows", "r.json", "-o", "r.json", "-e", "toy"),
         "a side file of a study": ("study", "timing", "--rows", "r.md", "-o", "r.json", "-e", "toy"),
         "among the data of a study": ("study", "timing", "--rows", ".", "-o", "A.json", "-e", "toy"),
@@ -180,7 +183,7 @@ def lost(folder):
 @pytest.mark.parametrize(
     "name",
     [
-        "an input", "an image of a folder", "a side file", "a named side file", "rows of a study",
+        "an input", "an image of a folder", "a ranked file", "a named file", "rows of a study",
         "a side file of a study", "among the data of a study", "a report of cococf", "run metadata",
         "metadata of a tar", "an image of a row", "a folder of parts",
     ],
@@ -200,17 +203,17 @@ def test_indirect_inputs_are_never_overwritten(folder, name, monkeypatch):
 
 def test_foreign_side_files_are_rejected_and_own_ones_replaced(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    rows = [{"image": f"{colour}.png", "caption": colour, "system": who} for colour in ("red", "blue") for who in "ab"]
+    rows = [{"image": f"{colour}.png", "captions": [colour]} for colour in ("red", "blue")]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert msdscore("score", "rows.jsonl", "-e", "toy", "-o", "scored.jsonl") is None
-    ranking = ("rank-captioners", "scored.jsonl", "-o", "page.html", "--samples", 10, "--overwrite")
-    (folder / "page.json").write_text("precious")
-    assert "page.json: exists and was not written by msdscore" in msdscore(*ranking)
-    assert (folder / "page.json").read_text() == "precious"
-    assert not (folder / "page.html").exists()
-    (folder / "page.json").unlink()
-    assert msdscore(*ranking) is None
-    assert msdscore(*ranking, "--seed", 1) is None
+    study = ("study", "timing", "--rows", "rows.jsonl", "-e", "toy", "--limit", 1, "-o", "out/t.json", "--overwrite")
+    (folder / "out").mkdir()
+    (folder / "out/t.md").write_text("precious")
+    assert "t.md: exists and was not written by msdscore" in msdscore(*study)
+    assert (folder / "out/t.md").read_text() == "precious"
+    assert not (folder / "out/t.json").exists()
+    (folder / "out/t.md").unlink()
+    assert msdscore(*study) is None
+    assert msdscore(*study) is None
 
 
 def test_foreign_metadata_file_is_not_replaced(folder):

@@ -18,8 +18,10 @@ from msdscore_lab.align.run.parts import TrainOptions
 from msdscore_lab.align.run.train import train
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.results.result import read_result, to_json
-from msdscore_lab.paper import compare, run
+from msdscore_lab.paper import compare
+from msdscore_lab.paper.__main__ import USAGE, main
 from msdscore_lab.paper.plan import ALSO, CHECKS, DOMAINS, STEPS, VLMS, Settings, local_encoder, model_source, steps_of
+from msdscore_lab.paper.run import SOME_FAILED
 from msdscore_lab.paper.tables import caparena
 from msdscore_lab.studies.registry import load_study
 from paper_data import write_benchmarks
@@ -35,7 +37,7 @@ def data(tmp_path_factory):
 
 
 def run_paper(data, output, *more):
-    return run.main(["--data", str(data), "-o", str(output), "--samples", "5", "--device", "cpu", *map(str, more)])
+    return main(["--data", str(data), "-o", str(output), "--samples", "5", "--device", "cpu", *map(str, more)])
 
 
 def only(*names):
@@ -67,7 +69,7 @@ def test_every_step_finishes_on_tiny_checkpoints(data, tmp_path, capfd):
         make(tmp_path / "local" / name)
     more = ["--local", tmp_path / "local", "--limit", 6, "--recipe-set", "train.batch=4"]
     more += [word for name in ALSO for word in ("--also", name)]
-    assert run_paper(data, tmp_path / "out", *more, "--judge", "llava-1.5-7b") == run.SOME_FAILED
+    assert run_paper(data, tmp_path / "out", *more, "--judge", "llava-1.5-7b") == SOME_FAILED
     lines = [line.partition(": not run: ") for line in capfd.readouterr().err.splitlines() if ": not run: " in line]
     reasons = {name: reason for name, _, reason in lines}
     # SPICE needs Java programs; a model without a chat template gives no verdict.
@@ -103,8 +105,27 @@ def test_plan_lists_names_hours_needs_and_takes_numbers(data, tmp_path, capsys):
     assert (tmp_path / "bench" / "pascal50s.json").is_file()
     assert run_paper(data, tmp_path, "-e", "toy", "--aligner", "none", "--list") == 0
     assert re.search(r"0\.\d\d  pascal50s +finished", capsys.readouterr().out)
-    assert run_paper(data, tmp_path, "-e", "toy", "--aligner", "none", "--only", "99") == run.USAGE
+    assert run_paper(data, tmp_path, "-e", "toy", "--aligner", "none", "--only", "99") == USAGE
     assert "or a number from 1 to" in capsys.readouterr().err
+
+
+def test_invalid_calls_are_one_line_and_code_2(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    for words, message in (
+        ([], "error: --data: expected a folder of benchmarks, but None does not exist\n"),
+        (["fill", str(page), "--results", str(tmp_path)], "No such file or directory"),
+    ):
+        assert main(words) == USAGE
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    page.write_text("<!-- study choices: begin --><!-- study choices: end -->")
+    assert main(["fill", str(page), "--results", str(tmp_path)]) == USAGE
+    assert "expected result files such as" in capsys.readouterr().err
+    assert main(["--data", str(tmp_path), "--unknown"]) == USAGE
+    assert "No such option: --unknown" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "--recipe-set" in capsys.readouterr().out
 
 
 def test_every_table_of_the_paper_has_a_step():
@@ -120,7 +141,7 @@ def test_every_table_of_the_paper_has_a_step():
 
 
 def test_steps_with_the_aligner_wait_for_its_training(data, tmp_path, capsys):
-    assert run_paper(data, tmp_path, "-e", "toy", *only("entropy")) == run.SOME_FAILED
+    assert run_paper(data, tmp_path, "-e", "toy", *only("entropy")) == SOME_FAILED
     assert "entropy: not run: the aligner is not trained yet" in capsys.readouterr().err
     assert "\n- entropy: the aligner is not trained yet" in (tmp_path / "paper.md").read_text()
     plain = replace(Settings(data=data, output=tmp_path), aligner=Path("none"))
@@ -150,7 +171,7 @@ def test_every_row_of_the_aligner_uses_it(data, tmp_path):
 def test_run_resumes_and_rejects_other_options(data, tmp_path, capsys):
     command = (data, tmp_path, "-e", "toy", "--aligner", "none", *only("kappa", "ranking"), "--limit", "6")
     (data / "captioners.jsonl").rename(data / "hidden.jsonl")
-    assert run_paper(*command) == run.SOME_FAILED
+    assert run_paper(*command) == SOME_FAILED
     (data / "hidden.jsonl").rename(data / "captioners.jsonl")
     assert "ranking: not run: " in capsys.readouterr().err
     text = (tmp_path / "paper.md").read_text()
@@ -162,9 +183,9 @@ def test_run_resumes_and_rejects_other_options(data, tmp_path, capsys):
     assert run_paper(*command) == 0
     assert (tmp_path / "kappa.json").stat().st_mtime_ns == made
     assert "captioners.jsonl does not exist" not in (tmp_path / "paper.md").read_text()
-    assert run_paper(*command[:-1], "7") == run.USAGE
+    assert run_paper(*command[:-1], "7") == USAGE
     assert "contains results with limit 6, now 7; choose another -o" in capsys.readouterr().err
-    assert run_paper(tmp_path / "nowhere", tmp_path) == run.USAGE
+    assert run_paper(tmp_path / "nowhere", tmp_path) == USAGE
 
 
 def test_tables_have_the_rows_and_decimals_of_the_paper(data, tmp_path):

@@ -86,7 +86,7 @@ def is_ready(address: str) -> bool:
 def check_laboratory(folder: Path, command: Path) -> None:
     """Score with torch, and rank two captioners."""
     run(folder, command, "score", "rows.jsonl", "-o", "torch.parquet", "--encoder-option", "runtime=torch")
-    run(folder, command, "rank-captioners", "torch.parquet", "-o", "ranking.html")
+    run(folder, command, "rank-captioners", "torch.parquet", "-o", "ranking.json")
     run(folder, command, "metrics")
 
 

@@ -30,8 +30,6 @@ class Contest:
     left_out: int  # images without a caption or score of some captioner
     captioner_of: Ints  # indices into `captioners`
     image_of: Ints
-    origins: tuple[tuple[int, int], ...]  # indices of file and row
-    captions: tuple[str, ...]
     numbers: Mapping[str, Floats]
 
     def means(self, name: str) -> Floats:
@@ -43,12 +41,10 @@ class Contest:
 
 
 class _Row(NamedTuple):
-    """A scored caption: its captioner, its image, its file and row, and whether it has no score."""
+    """A scored caption: its captioner, its image, and whether it has no score."""
 
     captioner: str
     image: str
-    file: int
-    position: int
     failed: bool
 
 
@@ -90,10 +86,7 @@ def read_contest(
     numbers["soft_msd"] = soften(numbers["similarity"], numbers["msd"], image_of, temperature=temperature)[1]
     return Contest(
         tuple(paths), signature, captioners, common, left_out,
-        np.array([captioners.index(row.captioner) for row in ordered]), image_of,
-        tuple((row.file, row.position) for row in ordered),
-        tuple(read[row.file].captions[row.position] for row in ordered),
-        numbers,
+        np.array([captioners.index(row.captioner) for row in ordered]), image_of, numbers,
     )  # fmt: skip
 
 
@@ -145,7 +138,7 @@ def _captions(
                     "name the captioners with NAME=FILE"
                 )
             failed = bool(results.errors[position]) or bool(np.isnan(results.numbers["msd"][position]))
-            rows.append(_Row(captioner, image, file_index, position, failed))
+            rows.append(_Row(captioner, image, failed))
     return rows
 
 

@@ -111,11 +111,11 @@ def ranking_grids(ranking: Ranking, columns: Sequence[str] = ()) -> list[Grid]:
     selected = columns or (ranking.metrics[0].metric, *people, "interval", "p", "n")
     if list(columns) == ["all"]:
         selected = (*(metric.metric for metric in ranking.metrics), *people, "interval", "rank")
-    grid = means_grid(ranking, selected, "Captioners")
-    notes = [*notes_of(ranking), ranking.contest.signature]
+    grid = _means_grid(ranking, selected)
+    notes = [*_notes_of(ranking), ranking.contest.signature]
     if "p" in selected:
         notes.insert(0, f"p: against the best captioner, {_method(ranking)}")
-    return [replace(grid, notes=tuple(notes)), *duel_grids(ranking, selected)]
+    return [replace(grid, notes=tuple(notes)), *_duel_grids(ranking, selected)]
 
 
 def rank(contest: Contest, *, people: str | None = None, how: Resampling) -> Ranking:
@@ -157,7 +157,7 @@ def _agreement(contest: Contest, name: str, people: str, how: Resampling) -> Peo
     return PeopleAgreement(name, people, spearman(columns), kendall_b(columns), share)
 
 
-def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
+def _means_grid(ranking: Ranking, columns: Sequence[str]) -> Grid:
     """Return one row per captioner, in the order of the first number.
 
     `columns` are names of numbers, each followed by its `interval`, its `rank` and `p` (against the
@@ -167,7 +167,7 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
     selected, signature = _selected(ranking, columns), ranking.contest.signature
     cells: dict[str, list[str]] = {row.captioner: [row.captioner] for row in selected[0].placed}
     order, is_single = list(cells), len(selected) == 1
-    headings, best, exact = ["captioner"], set[tuple[int, int]](), dict[tuple[int, int], float]()
+    headings, best = ["captioner"], set[tuple[int, int]]()
     for metric in selected:
         extras = [name for name in columns if name == "rank" or (name == "p" and metric.duels)]
         extras = ["interval", *extras] if is_single and "interval" in columns else extras
@@ -178,16 +178,14 @@ def means_grid(ranking: Ranking, columns: Sequence[str], title: str) -> Grid:
         for row in metric.placed:
             p, at = p_values.get(row.captioner, float("nan")), order.index(row.captioner)
             texts = {"interval": _ends(row.mean) or NONE, "rank": _rank(row.rank), "p": p_value(p)}
-            mean = f"{row.mean.value:.3f}" if is_single or "interval" not in columns else with_interval(row.mean)
+            mean = f"{row.mean.value:.3f}" if is_single or "interval" not in columns else _with_interval(row.mean)
             cells[row.captioner] += [mean, *(texts[extra] for extra in extras)]
             if row.mean.value == metric.placed[0].mean.value:
                 best.add((at, column))
-            if "p" in extras and p == p:
-                exact[at, column + 1 + extras.index("p")] = p
     counts = [str(len(ranking.contest.images))] if "n" in columns else []
     headings += [_EXTRAS["n"]] if counts else []
     rows = tuple((*row, *counts) for row in cells.values())
-    return Grid(title, tuple(headings), rows, best=frozenset(best), exact=exact)
+    return Grid("Captioners", tuple(headings), rows, best=frozenset(best))
 
 
 def _selected(ranking: Ranking, columns: Sequence[str]) -> list[MetricRanking]:
@@ -203,7 +201,7 @@ def _selected(ranking: Ranking, columns: Sequence[str]) -> list[MetricRanking]:
     return [numbers[name] for name in columns if name in numbers] or [ranking.metrics[0]]
 
 
-def notes_of(ranking: Ranking) -> list[str]:
+def _notes_of(ranking: Ranking) -> list[str]:
     """Return notes on the images and on the agreement with people."""
     contest = ranking.contest
     count = len(contest.images)
@@ -260,12 +258,12 @@ def _rivals(metric: MetricRanking) -> list[tuple[str, Duel]]:
     return [(duel.second if duel.first == best else duel.first, duel) for duel in duels]
 
 
-def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[Grid]:
+def _duel_grids(ranking: Ranking, metrics: Collection[str]) -> list[Grid]:
     """Return a table of all pairs of captioners for each of the metrics that were tested."""
     grids = []
     for metric in (candidate for candidate in ranking.metrics if candidate.duels and candidate.metric in metrics):
         rows = [
-            (f"{duel.first} – {duel.second}", with_interval(duel.difference), p_value(duel.p_value))
+            (f"{duel.first} – {duel.second}", _with_interval(duel.difference), p_value(duel.p_value))
             for duel in metric.duels
         ]
         undecided = [duel for duel in metric.duels if not duel.p_value < _LEVEL]
@@ -275,16 +273,8 @@ def duel_grids(ranking: Ranking, metrics: Collection[str] = RANKED_BY) -> list[G
         note = f"no significant difference at {_LEVEL:g}: {ties}"
         note = note if undecided else f"all differences are significant at {_LEVEL:g}"
         title = f"{heading(metric.metric, ranking.contest.signature)}: all pairs"
-        exact = {(row, 2): duel.p_value for row, duel in enumerate(metric.duels)}
-        grids.append(
-            Grid(
-                title,
-                ("pair", "difference", "p"),
-                tuple(rows),
-                (note, f"p and intervals: {_method(ranking)}"),
-                exact=exact,
-            )
-        )
+        notes = (note, f"p and intervals: {_method(ranking)}")
+        grids.append(Grid(title, ("pair", "difference", "p"), tuple(rows), notes))
     return grids
 
 
@@ -304,7 +294,7 @@ def _images_needed(duel: Duel, pairs: int) -> str:
     return f" (about {images:,.0f} images or more needed)" if duel.difference.n < images < _MAX_IMAGES_NEEDED else ""
 
 
-def with_interval(interval: Interval) -> str:
+def _with_interval(interval: Interval) -> str:
     """Format a mean with its interval, if it has one."""
     return f"{interval.value:.3f} {_ends(interval)}".rstrip()
 

@@ -9,7 +9,7 @@ ReaderOption = Annotated[
     list[str], option_in(INPUT, "--option", help="Option of the benchmark's reader, e.g. split=valid. Repeatable.")
 ]
 TableStyle = Annotated[
-    str, option_in(OUTPUT, "--format", "-f", help="markdown, latex or csv; default: by the suffix of --output.")
+    str, option_in(OUTPUT, "--format", "-f", help="markdown or latex; default: by the suffix of --output.")
 ]
 Samples = Annotated[int, option_in(STATISTICS, min=1, help="Number of resamples for intervals.")]
 Draws = Annotated[

@@ -27,8 +27,6 @@ class RankingOptions:
     columns: str = option(
         OUTPUT, "", help="Columns, e.g. msd,match,interval,rank,p,n; all: every number. Default: the first score."
     )
-    show: int = option(OUTPUT, 3, min=0, help="Number of winning captions to show per captioner.")
-    title: str = option(OUTPUT, "Captioners", help="Title of the page.")
 
 
 def rank_captioners(
@@ -46,7 +44,7 @@ def rank_captioners(
         None,
         "--output",
         "-o",
-        help="Output page (.html); a .json is written next to it. Or a table: .tex, .md or .csv.",
+        help="Output file: .json with all numbers, or a table, .tex or .md.",
     ),
     overwrite: options.Overwrite = False,
     json: options.Json = False,
@@ -61,20 +59,16 @@ def rank_captioners(
     from json import dumps
 
     from msdscore.intervals import Resampling
-    from msdscore.io.targets import MARK, check_target, is_standard_output, put_all
+    from msdscore.io.targets import MARK, check_target, put
     from msdscore_lab.benchmarks.results.tables import SUFFIXES, render
     from msdscore_lab.captioners.contest import read_contest
-    from msdscore_lab.captioners.page import ranking_page
     from msdscore_lab.captioners.ranking import rank, ranking_grids, verdict
     from msdscore_lab.captioners.scoring import scored_files
     from msdscore_lab.cli.grids import grid_table
     from msdscore_lab.stats.differences import default_draws
 
-    suffix = "" if output is None else output.suffix.lower()
-    style, printed = chosen.style or SUFFIXES.get(suffix, ""), output is not None and is_standard_output(output)
     if output is not None:
-        side = [] if suffix in SUFFIXES else [output.with_suffix(".json")]
-        check_target(output, (".html", ".htm", *SUFFIXES), inputs=[*files, chosen.rows], side=side)
+        check_target(output, (".json", *SUFFIXES), inputs=[*files, chosen.rows])
     files, use = scored_files(files, scorer.spec(batch), images=chosen.images)
     if use is not None:
         tell(f"scored {len(files)} files: {use}")
@@ -85,19 +79,16 @@ def rank_captioners(
     ranking = rank(contest, people=chosen.people, how=how)
     grids = ranking_grids(ranking, lab_options.names_in(chosen.columns))
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    if output is not None and suffix in SUFFIXES:
-        put_all({output: render(grids, style).encode()}, overwrite=overwrite)
+    if output is not None:
+        style = chosen.style or SUFFIXES.get(output.suffix.lower(), "")
+        put(output, (render(grids, style) if style else plain).encode(), overwrite=overwrite)
         tell(verdict(ranking))
-    elif output is not None:
-        text = ranking_page(ranking, title=chosen.title, show=chosen.show, images=chosen.images, rows=chosen.rows)
-        side_files = {} if printed else {output.with_suffix(".json"): plain.encode()}
-        put_all({output: text.encode()}, side=side_files, overwrite=overwrite)
-    if json and not printed:
+    if json:
         typer.echo(plain, nl=False)
-    elif printed or suffix in SUFFIXES:
+    elif output is not None:
         return
-    elif style:
-        typer.echo(render(grids, style), nl=False)
+    elif chosen.style:
+        typer.echo(render(grids, chosen.style), nl=False)
     else:
         for grid in grids:
             grid_table(grid)

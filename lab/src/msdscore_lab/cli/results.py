@@ -23,12 +23,9 @@ class TableOptions:
     overview: bool = option(
         INPUT, False, "--overview", help="One table with a column per benchmark, best values in bold."
     )
-    quoted: bool = option(INPUT, False, "--quoted", help="With --overview: include published values.")
     columns: str = option(OUTPUT, "", help="Columns of the tables, separated by commas, or all; default: the headline.")
     style: lab_options.TableStyle = ""
-    output: Path | None = option(
-        OUTPUT, None, "--output", "-o", help="File: .md, .tex or .csv; default: print the tables."
-    )
+    output: Path | None = option(OUTPUT, None, "--output", "-o", help="File, .md or .tex; default: print the tables.")
     overwrite: options.Overwrite = False
 
 
@@ -42,8 +39,6 @@ def table(
 
     if chosen.output is not None:
         check_target(chosen.output, tuple(SUFFIXES), inputs=results)
-    if chosen.quoted and not chosen.overview:
-        raise ConfigError("--quoted needs --overview")
     # A pattern such as results/*.json also matches the run metadata next to the scores.
     wanted = [path for path in results if not path.name.endswith(RUN_NOTES)] or results
     grids = _result_grids(wanted, chosen)
@@ -60,7 +55,7 @@ def _result_grids(paths: list[Path], chosen: TableOptions) -> "list[Grid]":
     from msdscore_lab.benchmarks.results.tables import select_columns
 
     read, columns = list(map(read_result, paths)), lab_options.names_in(chosen.columns)
-    grids = [overview(read, quoted=chosen.quoted)] if chosen.overview else result_grids(read, every=bool(columns))
+    grids = [overview(read)] if chosen.overview else result_grids(read, every=bool(columns))
     return [select_columns(grid, columns) for grid in grids] if columns not in ([], ["all"]) else grids
 
 

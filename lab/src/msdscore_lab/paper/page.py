@@ -79,7 +79,7 @@ def _rendered(title: str, step: Step, settings: Settings) -> tuple[list[Grid], s
     if title in TABLES:
         return TABLES[title](settings.output), ""
     if step.name == "ranking":
-        return [_ranking(path)], f"Full page: [{path.name}]({_link(path, settings)})\n"
+        return [_ranking(path)], ""
     if path.suffix == ".png":
         return [], _image(path, settings)
     if step.command[0] == "bench":
@@ -95,17 +95,14 @@ def _rendered(title: str, step: Step, settings: Settings) -> tuple[list[Grid], s
     )
 
 
-def _link(path: Path, settings: Settings) -> str:
-    return Path(relpath(path, settings.output)).as_posix()
-
-
 def _image(path: Path, settings: Settings) -> str:
-    return f"![{path.stem}]({_link(path, settings)})\n" if path.is_file() else ""
+    link = Path(relpath(path, settings.output)).as_posix()
+    return f"![{path.stem}]({link})\n" if path.is_file() else ""
 
 
 def _ranking(path: Path) -> Grid:
     """Return captioners by mean MSD, with the paper's below."""
-    rankings = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["metrics"]
+    rankings = json.loads(path.read_text(encoding="utf-8"))["metrics"]
     (rows,) = (one["placed"] for one in rankings if one["metric"] == "msd")
     ours = [(row["captioner"], f"{row['mean']['value']:.4f}") for row in rows]
     theirs = [(f"{name} (quoted)", f"{value:.4f}") for name, value in published.RANKING.items()]

@@ -312,8 +312,8 @@ STEPS = (
          (*_MAPS, "--encoder", _BOTH[0], "--also", _BOTH[1], "-o", "{out}/maps-reconstruction-{panel}.png"),
          "maps-reconstruction.png", (CAPTIONS, *_BOTH)),
     Step("ranking", "Captioners by mean MSD",
-         ("rank-captioners", "{out}/captioners.parquet", "--rows", _CAPTIONERS, "-o", "{out}/ranking.html"),
-         "ranking.html", (_CAPTIONERS,), ("score", _CAPTIONERS, "-o", "{out}/captioners.parquet")),
+         ("rank-captioners", "{out}/captioners.parquet", "--rows", _CAPTIONERS, "-o", "{out}/ranking.json"),
+         "ranking.json", (_CAPTIONERS,), ("score", _CAPTIONERS, "-o", "{out}/captioners.parquet")),
 )  # fmt: skip
 
 

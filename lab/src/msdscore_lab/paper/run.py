@@ -1,27 +1,14 @@
-"""Run the plan of the paper, write its tables, and compare them with the published values.
+"""Run the steps of the plan, each a command of msdscore with the form `paper`."""
 
-`python -m msdscore_lab.paper --data FOLDER` (`make paper`) runs every step as a command of msdscore with the form
-`paper`, and writes `paper.md`, `paper.tex` and `paper.json` into the output folder after each: our numbers next to the
-paper's, the verdict on every published value, and the command of each step. Finished steps are not repeated, so the
-same command resumes an interrupted run; a step without data or weights is listed with the reason.
-
-`--list` prints the plan: number, name, expected hours and required files. `--only` takes names or numbers, so that the
-tasks of an array job can share an output folder: train the aligner (`--only reconstruction`) before the others.
-"""
-
-import argparse
 import json
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import fields
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import Any
 
-from click import ClickException
 from PIL import Image
 
 from msdscore.cli.app import app
@@ -30,22 +17,19 @@ from msdscore.io.files import write_bytes
 from msdscore_lab.benchmarks.results.result import read_result
 from msdscore_lab.paper.page import PAGE, write_pages
 from msdscore_lab.paper.plan import (
-    ALSO,
-    LANGUAGE,
     MAIN,
     NO_ALIGNER,
     RUN,
     Settings,
     State,
     Step,
-    chosen_steps,
     finished,
     read_state,
     steps_of,
     write_state,
 )
 
-USAGE, SOME_FAILED, STOPPED = 2, 3, 128  # exit codes: invalid; a step without a result; a signal, plus its number
+SOME_FAILED, STOPPED = 3, 128  # exit codes: a step without a result; a signal, plus its number
 
 
 def run_step(step: Step, settings: Settings) -> str:
@@ -88,8 +72,8 @@ def _run(words: Sequence[str]) -> str:
     try:
         with redirect_stdout(quiet), redirect_stderr(quiet):
             code = app(list(words), standalone_mode=False)
-    except (MSDScoreError, ClickException) as error:
-        return (error.format_message() if isinstance(error, ClickException) else str(error)).splitlines()[0]
+    except MSDScoreError as error:
+        return str(error).splitlines()[0]
     except Exception as error:  # noqa: BLE001, a failed step must not stop the others
         return f"{type(error).__name__}: {error}".splitlines()[0]
     finally:
@@ -128,37 +112,8 @@ def listing(settings: Settings) -> str:
     return "\n".join([*lines, f"~: expected on one H200, calculated and not measured; {total:.0f} h in all", ""])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m msdscore_lab.paper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--data", type=Path, help="folder of the benchmarks, one folder each or together")
-    add("--output", "-o", type=Path, default=Path("build/paper"))
-    add("--list", action="store_true", help="print the plan and exit")
-    add("--only", action="append", default=[], help="only this step, by name or number; repeatable")
-    add("--encoder", "-e", default="clip-l14", help="short name, hub name or folder (clip-l14)")
-    add("--aligner", type=Path, help="folder of an exported aligner, or none; default: train one if DATA has chat.json")
-    add("--also", action="append", default=[], help=f"another encoder, repeatable; of the paper: {', '.join(ALSO)}")
-    add("--judge", action="append", default=[],
-        help="a model that judges pairs of CapArena, with options of the metric after commas; repeatable")  # fmt: skip
-    add("--fleur", default="", help="a LLaVA checkpoint for FLEUR on CapArena and DocENT, as NAME[,prompt=FILE]")
-    add("--local", type=Path, help=f"folder of checkpoints, named as their encoders, and {LANGUAGE}")
-    add("--limit", type=int, help="number of items of each benchmark, for a trial")
-    add("--samples", type=int, default=1000, help="resamples per interval (1000)")
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    add("--cache", type=Path, help="folder of cached embeddings (OUTPUT/cache)")
-    add("--recipe-set", action="append", default=[], help="change of the aligner's recipe, e.g. train.steps=100")
-    return parser
-
-
-def _settings(args: argparse.Namespace) -> Settings:
-    """Return the options as settings; raise `ConfigError` for an output folder with results of other options."""
-    if args.data is None or not args.data.is_dir():
-        raise ConfigError(f"--data: expected a folder of benchmarks, but {args.data} does not exist")
-    values = {field.name: getattr(args, field.name) for field in fields(Settings)}
-    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    settings = Settings(**plain)
+def check_record(settings: Settings) -> None:
+    """Raise `ConfigError` if the output folder has results of other options."""
     record, path = settings.record, settings.output / RUN
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else record
     if different := [name for name in record if before.get(name) != record[name]]:
@@ -166,21 +121,10 @@ def _settings(args: argparse.Namespace) -> Settings:
             f"{settings.output}: contains results with {different[0]} {before.get(different[0])!r}, now "
             f"{record[different[0]]!r}; choose another -o"
         )
-    return settings
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the requested steps; return exit code 3 if a step could not run."""
-    args = _parser().parse_args(arguments)
-    try:
-        settings = _settings(args)
-        steps = chosen_steps(settings, args.only)
-    except MSDScoreError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return USAGE
-    if args.list:
-        sys.stdout.write(listing(settings))
-        return 0
+def run_steps(steps: Sequence[Step], settings: Settings) -> int:
+    """Run the steps and write the pages after each; return 0, or exit code 3 if a step could not run."""
     settings.output.mkdir(parents=True, exist_ok=True)
     write_bytes(settings.output / RUN, json.dumps(settings.record, indent=1).encode(), folder=settings.output)
     failed = 0

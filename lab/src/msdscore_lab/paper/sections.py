@@ -1,10 +1,5 @@
-"""Tables of studies with the rows that the paper prints, and the sections of documentation pages.
+"""Tables of studies with the rows that the paper prints, and the sections of documentation pages."""
 
-`python -m msdscore_lab.paper fill PAGE --results FOLDER` fills the sections of a page, marked by
-`<!-- study NAME: begin -->` and `end`, from the result files `NAME.json` in the folder; others are not changed.
-"""
-
-import argparse
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -317,12 +312,8 @@ def filled_page(page: str, parts: Mapping[str, str]) -> str:
     return _SECTION.sub(section, page)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Fill a page from the result files of a folder."""
-    parser = argparse.ArgumentParser(prog="python -m msdscore_lab.paper fill", description=__doc__)
-    parser.add_argument("page", type=Path, help="Markdown page with marked sections")
-    parser.add_argument("--results", type=Path, required=True, help="folder of the result files")
-    args = parser.parse_args(arguments)
-    text = args.page.read_text(encoding="utf-8")
-    parts = sections([match[2] for match in _SECTION.finditer(text)], args.results)
-    write_bytes(args.page, filled_page(text, parts).encode(), folder=args.page.parent)
+def fill_page(page: Path, results: Path) -> None:
+    """Fill the marked sections of a Markdown page from the result files of a folder."""
+    text = page.read_text(encoding="utf-8")
+    parts = sections([match[2] for match in _SECTION.finditer(text)], results)
+    write_bytes(page, filled_page(text, parts).encode(), folder=page.parent)

@@ -1,14 +1,8 @@
-"""Results as text tables and Markdown: per benchmark, comparisons, an overview.
+"""Results as text tables and Markdown: per benchmark, comparisons, an overview."""
 
-The overview can include published figures, marked as quoted.
-"""
-
-import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.resources import files
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from msdscore.errors import InputError
 from msdscore_lab.benchmarks.protocols.counting import Figure
@@ -22,17 +16,13 @@ _MORE = "more figures: --columns all"  # an option of `table`
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of text: the first column is the row name, `notes` are below; cells (row, column) in `best` are bold.
-
-    `exact` has the number of each cell whose text is not that number, such as <0.001.
-    """
+    """A table of text: the first column is the row name, `notes` are below; cells (row, column) in `best` are bold."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     best: frozenset[tuple[int, int]] = frozenset()
-    exact: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
 
 def result_grids(results: Sequence[Result], *, every: bool = True) -> list[Grid]:
@@ -273,26 +263,6 @@ def _difference_row(difference: Difference) -> tuple[str, ...]:
     )
 
 
-class Quoted(NamedTuple):
-    """One published figure, times 100; `references` is True for reference-based metrics."""
-
-    benchmark: str
-    metric: str
-    value: float
-    source: str
-    references: bool
-    protocol: str
-
-
-def quoted_figures() -> Iterator[Quoted]:
-    """Yield the published figures of `quoted.toml`."""
-    for group in tomllib.loads(files("msdscore_lab.benchmarks").joinpath("quoted.toml").read_text("utf-8"))["quoted"]:
-        for metric in group["metrics"]:
-            for benchmark, value in metric["figures"].items():
-                protocol, references = group.get("protocol", "official"), metric.get("references", False)
-                yield Quoted(benchmark, metric["name"], value, group["source"], references, protocol)
-
-
 Column = tuple[str, str]  # benchmark, protocol
 Row = tuple[str, str]  # metric, and its signature without the benchmark's part
 
@@ -304,11 +274,8 @@ def _column(result: Result) -> Column:
     return result.benchmark, result.protocol
 
 
-def overview(results: Sequence[Result], *, quoted: bool = False) -> Grid:
-    """Return one row per metric and encoder, one column per benchmark with its headline figure.
-
-    With `quoted`, published figures are added, which are never bold.
-    """
+def overview(results: Sequence[Result]) -> Grid:
+    """Return one row per metric and encoder, one column per benchmark with its headline figure."""
     columns, cells = list(dict.fromkeys(map(_column, results))), _headlines(results)
     rows = [
         (name, *(number(row_cells.get(column)) for column in columns))
@@ -316,10 +283,6 @@ def overview(results: Sequence[Result], *, quoted: bool = False) -> Grid:
     ]
     rows += _length_rows(results, columns)
     notes = [f"{result.title}: {counted(result)} items, {result.images} images" for result in results]
-    if quoted:
-        published = [entry for entry in quoted_figures() if (entry.benchmark, entry.protocol) in columns]
-        rows += _quoted_rows(published, columns)
-        notes += _quoted_notes(published)
     titles = [_title(next(result for result in results if _column(result) == column)) for column in columns]
     return Grid("Headline figures", ("metric", *titles), tuple(rows), tuple(notes), _best_headlines(cells, columns))
 
@@ -341,14 +304,6 @@ def _length_rows(results: Sequence[Result], columns: Sequence[Column]) -> list[t
     directions = {baseline.label for baseline in lengths.values()}
     label = directions.pop() if len(directions) == 1 else "length alone (better direction)"
     return [(label, *(number(lengths[column].figures[0]) if column in lengths else NONE for column in columns))]
-
-
-def _quoted_notes(published: Sequence[Quoted]) -> list[str]:
-    notes = ["(quoted) figures are published ones, on the full sets; (R) metrics read references"]
-    for source in dict.fromkeys(entry.source for entry in published):
-        names = dict.fromkeys(entry.metric for entry in published if entry.source == source)
-        notes.append(f"{', '.join(names)}: {source}")
-    return notes
 
 
 def _headlines(results: Sequence[Result]) -> Cells:
@@ -379,16 +334,6 @@ def _names(rows: Iterable[Row]) -> list[str]:
     return [
         f"{label} ({settings[label, signature]})" if settings[label, signature] else label for label, signature in rows
     ]
-
-
-def _quoted_rows(published: Sequence[Quoted], columns: Sequence[Column]) -> list[tuple[str, ...]]:
-    names = {quoted.metric: quoted.references for quoted in published}
-    rows = []
-    for name, references in names.items():
-        values = {(quoted.benchmark, quoted.protocol): quoted.value for quoted in published if quoted.metric == name}
-        cells = (f"{values[column]:.1f}" if column in values else NONE for column in columns)
-        rows.append((f"{name}{' (R)' if references else ''} (quoted)", *cells))
-    return rows
 
 
 def _title(result: Result) -> str:

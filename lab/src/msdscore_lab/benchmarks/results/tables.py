@@ -1,16 +1,13 @@
-"""Grids of results as Markdown, LaTeX or CSV."""
+"""Grids of results as Markdown or LaTeX."""
 
-import csv
-import io
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from msdscore.errors import unknown_name
-from msdscore_lab.benchmarks.results.grids import NONE, Grid, markdown
+from msdscore_lab.benchmarks.results.grids import Grid, markdown
 
 _MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
-_INTERVAL = re.compile(r"\[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
 _TEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -54,58 +51,15 @@ def _row(cells: Sequence[str], best: Collection[int] = ()) -> str:
     return " & ".join(escaped) + r" \\"
 
 
-def _csv(grids: Sequence[Grid]) -> str:
-    """Return one record per cell, so that benchmarks with different figures share the columns."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["table", "row", "column", "value", "low", "high"])
-    for grid in grids:
-        for index, row in enumerate(grid.rows):
-            cells = [
-                f"{grid.exact[index, column]:.6g}" if (index, column) in grid.exact else cell
-                for column, cell in enumerate(row)
-            ]
-            for column, value, low, high in _records(grid.columns[1:], cells[1:]):
-                writer.writerow([grid.title, row[0], column.removesuffix(" ↓"), value, low, high])
-    return buffer.getvalue()
-
-
-def _records(columns: Sequence[str], cells: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield column, value and interval of the cells; the cell of an interval belongs to the previous figure.
-
-    A heading that occurs several times, such as the rank in each metric, is prefixed with the name of its metric.
-
-    >>> list(_records(("accuracy", "95 % interval", "rank"), ("72.0", "[69.7, 74.4]", "1 [1, 2]")))
-    [('accuracy', '72.0', '69.7', '74.4'), ('rank', '1', '1', '2')]
-    """
-    figure = ""
-    for index, (column, cell) in enumerate(zip(columns, cells, strict=True)):
-        if column.endswith("interval"):
-            continue
-        repeated = columns.count(column) > 1
-        figure = figure if repeated else column
-        next_cell = cells[index + 1] if index + 1 < len(cells) and columns[index + 1].endswith("interval") else ""
-        match = _INTERVAL.search(cell) or _INTERVAL.search(next_cell)
-        value = _INTERVAL.sub("", cell).strip()
-        name = f"{figure}, {column}" if repeated else column
-        yield name, "" if value == NONE else value, match[1] if match else "", match[2] if match else ""
-
-
-STYLES: dict[str, Callable[[Sequence[Grid]], str]] = {
-    "markdown": lambda grids: "\n".join(map(markdown, grids)),
-    "latex": lambda grids: "\n".join(map(latex, grids)),
-    "csv": _csv,
-}
-
-
-SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv"}  # file suffix to style
+STYLES: dict[str, Callable[[Grid], str]] = {"markdown": markdown, "latex": latex}
+SUFFIXES = {".md": "markdown", ".tex": "latex"}  # file suffix to style
 
 
 def render(grids: Sequence[Grid], style: str) -> str:
     """Render grids in one of `STYLES`."""
     if style not in STYLES:
         raise unknown_name("format", style, STYLES)
-    return STYLES[style](grids)
+    return "\n".join(map(STYLES[style], grids))
 
 
 def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
@@ -116,7 +70,6 @@ def select_columns(grid: Grid, names: Sequence[str]) -> Grid:
             raise unknown_name("column", name, headings[1:])
     selected = [0, *(headings.index(name) for name in names)]
     best = frozenset((row, selected.index(column)) for row, column in grid.best if column in selected)
-    exact = {(row, selected.index(column)): grid.exact[row, column] for row, column in grid.exact if column in selected}
     rows = tuple(tuple(row[column] for column in selected) for row in grid.rows)
     chosen = tuple(grid.columns[column] for column in selected)
-    return replace(grid, columns=chosen, rows=rows, best=best, exact=exact)
+    return replace(grid, columns=chosen, rows=rows, best=best)
