@@ -121,12 +121,9 @@ evidence: setup
 	  $(BIN)/msdscore study "$$@" --cache build/cache -o $$file || exit 1; }; \
 	for name in balance delta; do study $$name sweep $$name --root $(DATA) --samples 300 $(addprefix -b ,$(JUDGED)); done; \
 	study changed words --root $(DATA) --marks changed; \
-	study suggestions suggestions --root $(DATA) --limit 300; \
 	study chair words --root $(DATA) --marks chair --synonyms $(DATA)/coco_object_synonyms.txt --limit 400; \
-	if test -f $(DATA)/train_coco.jsonl; then study boxes boxes --root $(DATA)/train_coco.jsonl \
-	  --synonyms $(DATA)/coco_object_synonyms.txt --limit 200; fi; \
 	if test -n "$(ROWS)"; then study words words --marks captions --rows $(ROWS); \
-	  study missing missing --rows $(ROWS); study match match --rows $(ROWS) --limit 300; fi
+	  study match match --rows $(ROWS) --limit 300; fi
 	$(BIN)/python -m msdscore_lab.paper fill docs/lab/evidence.md --results build/evidence
 
 # Tables and figures of the paper for any encoder, and verdicts on its values, in OUT/paper.md, paper.tex and paper.json.

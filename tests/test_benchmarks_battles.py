@@ -57,41 +57,6 @@ def test_judge_files_are_read_as_battles(tmp_path: Path) -> None:
     assert len(load("caparena", tmp_path)) == 6
 
 
-def _auto(root: Path, answers: dict[str, str], name: str = "result.json") -> None:
-    opponents = ["GPT-4o-0806", "MiniCPM-V2.6-8B", "CogVLM2-llama3-chat-19B"]
-    rows = {
-        f"test_{k}.jpg": {"captions": {"human": f"h{k}", opponent: f"by {opponent}"}, "ref_model": opponent}
-        for k, opponent in enumerate(opponents)
-    }
-    (root / "caparena_auto_600.json").write_text(json.dumps(rows))
-    (root / name).write_text(json.dumps(answers))
-
-
-def test_caparena_auto_pairs_captions_with_fixed_opponents(tmp_path: Path) -> None:
-    _auto(tmp_path, {f"test_{k}.jpg": f"mine {k}" for k in range(3)})
-    items = load("caparena-auto", tmp_path, system="Mine").items
-    assert [(item.id, item.captions, item.level) for item in items] == [
-        ("test_0.jpg", ("mine 0", "by GPT-4o-0806"), "GPT-4o-0806"),
-        ("test_1.jpg", ("mine 1", "by MiniCPM-V2.6-8B"), "MiniCPM-V2.6-8B"),
-        ("test_2.jpg", ("mine 2", "by CogVLM2-llama3-chat-19B"), "CogVLM2-llama3-chat-19B"),
-    ]
-    assert {(item.winner, item.system_a) for item in items} == {(None, "Mine")}
-    assert items[0].references == ("h0",)
-
-
-def test_caparena_auto_skips_a_system_against_itself(tmp_path: Path) -> None:
-    _auto(tmp_path, {f"test_{k}.jpg": "x" for k in range(3)}, name="GPT-4o-0806.json")
-    reading = load("caparena-auto", tmp_path, captions=tmp_path / "GPT-4o-0806.json")
-    assert [item.id for item in reading.items] == ["test_1.jpg", "test_2.jpg"]
-    assert reading.notes == {"images left out: the opponent is the system itself": 1}
-
-
-def test_caparena_auto_needs_every_caption(tmp_path: Path) -> None:
-    _auto(tmp_path, {"test_0.jpg": "x"})
-    with pytest.raises(InputError, match=r"2 of 3 images.*test_1\.jpg"):
-        load("caparena-auto", tmp_path)
-
-
 _LABELS = [("1_much_better", "equal", "2_slightly_better"), ("equal", "2_much_better", "equal")]
 
 

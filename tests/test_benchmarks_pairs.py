@@ -13,7 +13,7 @@ from scipy.io import savemat
 
 from command_line import invoke
 from msdscore.errors import ConfigError, ImageError, InputError, UnknownNameError
-from msdscore_lab.benchmarks.base import Pair, image_key, image_source
+from msdscore_lab.benchmarks.base import Pair, image_source
 from msdscore_lab.benchmarks.readers.rows import CaptionedImage, draw_pairs
 from msdscore_lab.benchmarks.registry import load
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
@@ -256,36 +256,6 @@ def test_pascal_json_finds_images_at_their_paths(tmp_path: Path) -> None:
         path.touch()
         assert load("pascal50s", tmp_path).items[0].image == path
         path.unlink()
-
-
-def test_foil_groups_by_annotation_and_reads_every_foil(tmp_path: Path) -> None:
-    _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
-    coco = [{"image_id": 5, "caption": text} for text in ("a dog  runs", "other", "third")]
-    _dump(tmp_path / "annotations" / "captions_val2014.json", {"annotations": coco})
-    reading = load("foil", tmp_path)
-    assert [(item.id, item.positive, item.negative) for item in reading.items] == [
-        ("11/0", "a dog runs", "a cat runs"),
-        ("11/1", "a dog runs", "a cow runs"),
-        ("13/0", "a bus", "a car"),
-    ]
-    assert reading.items[0].references == ("other", "third")
-    assert reading.items[0].image == tmp_path / "val2014" / "COCO_val2014_000000000005.jpg"
-    assert reading.notes == {"captions left out: not one original with a foil": 1}
-
-
-def _foil() -> dict[str, Any]:
-    texts = [(11, 5, "a dog runs", False), (11, 5, "a cat runs", True), (12, 5, "lonely", False)]
-    texts += [(11, 5, "a cow runs", True), (13, 6, "a car", True), (13, 6, "a bus", False)]
-    keys = ("id", "image_id", "caption", "foil")
-    names = [{"id": n, "file_name": f"COCO_val2014_{n:012d}.jpg"} for n in (5, 6)]
-    return {"images": names, "annotations": [dict(zip(keys, row, strict=True)) for row in texts]}
-
-
-def test_foil_can_sample_one_pair_per_image(tmp_path: Path) -> None:
-    _dump(tmp_path / "foilv1.0_test_2017.json", _foil())
-    drawn = [load("foil", tmp_path, sample="one-per-image", seed=seed).items for seed in range(8)]
-    assert all([image_key(item.image)[-7:] for item in items] == ["005.jpg", "006.jpg"] for items in drawn)
-    assert {items[0].id for items in drawn} == {"11/0", "11/1"}
 
 
 def test_rsicd_pairs_come_from_other_images(tmp_path: Path) -> None:

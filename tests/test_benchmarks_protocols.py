@@ -41,9 +41,9 @@ def test_pair_accuracy_counts_ties_as_wrong_and_nan_as_missing() -> None:
 
 def test_intervals_resample_images() -> None:
     scores = np.tile([1.0, 0.0], (40, 1))
-    whole = evaluate(benchmark("foil"), _pairs([""] * 40), scores, how=_QUICK)[0]
+    whole = evaluate(benchmark("rsicd"), _pairs([""] * 40), scores, how=_QUICK)[0]
     scores[0] = 0.0, 1.0
-    most = evaluate(benchmark("foil"), _pairs([""] * 40), scores, how=_QUICK)[0]
+    most = evaluate(benchmark("rsicd"), _pairs([""] * 40), scores, how=_QUICK)[0]
     assert whole.name == "accuracy/all"
     assert whole.interval is not None
     assert most.interval is not None
@@ -204,7 +204,6 @@ def test_caparena_protocols_differ_as_documented() -> None:
     for protocol in figures:
         assert figures[protocol]["model/kendall"].n == 14
         assert figures[protocol]["model/kendall"].value > 0.5
-    assert figures["posh"]["agreement/all"] == official
 
 
 def test_caparena_paper_counts_human_ties_and_treats_small_differences_as_ties() -> None:
@@ -259,22 +258,6 @@ def test_judge_decides_ties() -> None:
 def test_caparena_of_human_battles_only_has_no_statistic() -> None:
     figures = evaluate(benchmark("caparena"), [_battle(0, "human", "human", "x")], [[1, 0]], how=_QUICK)
     assert all(np.isnan(figure.value) for figure in figures)
-
-
-def test_caparena_auto_scores_are_half_the_margin() -> None:
-    wins = {"GPT-4o-0806": 1, "CogVLM2-llama3-chat-19B": 3, "MiniCPM-V2.6-8B": 4}
-    battles: list[Battle] = []
-    scores = []
-    for opponent, won in wins.items():
-        for k in range(5):
-            battles.append(_battle(len(battles), None, "mine", opponent, opponent))
-            scores.append([1.0, 0.0] if k < won else [0.0, 0.0] if k == 4 else [0.0, 1.0])
-    figures = _by_name(evaluate(benchmark("caparena-auto"), battles, scores, how=_QUICK))
-    margins = {"GPT-4o-0806": (1 - 3) / 2, "CogVLM2-llama3-chat-19B": (3 - 1) / 2, "MiniCPM-V2.6-8B": 4 / 2}
-    for opponent, margin in margins.items():
-        assert figures[f"score/{opponent}"].value == pytest.approx(margin)
-        assert figures[f"score/{opponent}"].ties == 1
-    assert figures["score/average"].value == pytest.approx(sum(margins.values()) / 3)
 
 
 def _docent(preferences: list[tuple[int, int, int]]) -> list[Battle]:

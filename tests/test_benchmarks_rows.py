@@ -1,6 +1,4 @@
-"""Benchmarks as rows, and readers of THumB, HAT and long captions, on small files."""
-
-import json
+"""Benchmarks as rows, and readers of THumB and long captions, on small files."""
 
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ from bench_sets import write_rows
 from msdscore.errors import InputError, UnknownNameError
 from msdscore.intervals import Resampling
 from msdscore_lab.benchmarks.protocols.counting import evaluate
-from msdscore_lab.benchmarks.readers.ratings import read_hat_words, read_long_words
+from msdscore_lab.benchmarks.readers.ratings import read_long_words
 from msdscore_lab.benchmarks.readers.rows import captioned_images
 from msdscore_lab.benchmarks.registry import benchmark, load
 from real_data import FOLDER, needs
@@ -129,33 +127,6 @@ def test_thumb_in_its_released_format(tmp_path):
     worst = values("thumb", items, -totals)
     assert worst["place of Human"].value == 3
     assert worst["mean/Human"].value < 0 < worst["mean/Up-Down"].value
-
-
-def hat_row(sample, caption, invented, image):
-    return {
-        "sample_id": sample, "caption": caption, "grounding": [[word, word in invented] for word in caption.split()],
-        "contains_hallucination": bool(invented), "image_path": image, "session_id": "s", "references": ["one  dog"],
-        "is_gold": False, "is_positive": True, "is_machine_generated": True,
-    }  # fmt: skip
-
-
-def hat_rows():
-    return [
-        hat_row("7", "a dog and a cat.", ["cat."], "COCO_val2014_000000000001.jpg"),
-        hat_row("7", "a dog", [], "COCO_val2014_000000000001.jpg"),
-        hat_row("8", "", [], "COCO_val2014_000000000002.jpg"),
-    ]
-
-
-def test_hat_in_its_released_format(tmp_path):
-    (tmp_path / "hat-trainval.json").write_text(json.dumps(hat_rows()))
-    reading = load("hat", tmp_path)
-    assert [item.ratings for item in reading.items] == [(0.0,), (1.0,)]
-    assert reading.notes == {"captions left out: no word is marked": 1}
-    assert values("hat", reading.items, [0.1, 0.9])["auc"].value == 1
-    assert read_hat_words(tmp_path)[0].words[-1] == ("cat.", True)
-    assert reading.items[0].references == ("one dog",)
-    assert reading.items[0].image == tmp_path / "val2014" / "COCO_val2014_000000000001.jpg"
 
 
 @pytest.mark.parametrize(("apart", "pairs"), [(5, 1), (6, 0)])

@@ -259,6 +259,13 @@ def test_masked_patches_keep_their_position(tmp_path):
     assert item.to_dict()["most_omitted"][0]["value"] == item.coverage_terms.max()
 
 
+def test_the_centre_prior_is_highest_in_the_middle_and_symmetric():
+    prior = projections.centre(5, 5).reshape(5, 5)
+    assert prior.argmax() == 12
+    assert np.allclose(prior, prior.T)
+    assert np.allclose(prior, prior[::-1])
+
+
 def test_region_is_smooth_prefers_the_centre_and_keeps_the_sum():
     values = np.zeros(49)
     values[[0, 24]] = 1.0  # a corner and the centre

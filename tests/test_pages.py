@@ -21,9 +21,6 @@ PARTS = (
     "words",
     "changed",
     "chair",
-    "boxes",
-    "suggestions",
-    "missing",
     "match",
 )
 
@@ -40,7 +37,7 @@ def test_evidence_page_is_filled_from_a_benchmark_run(tmp_path):
     run_benchmark(plan, tmp_path / "sugarcrepe.json", lambda: scorer.pipeline)
     page = tmp_path / "evidence.md"
     page.write_text(f"# Evidence\n\nOur words.\n\n{places(PARTS)}\nMore words.\n")
-    sections.main([str(page), "--results", str(tmp_path)])
+    sections.fill_page(page, tmp_path)
     text = page.read_text()
     assert text.startswith("# Evidence\n\nOur words.\n")
     assert text.endswith("More words.\n")
@@ -58,7 +55,7 @@ def test_evidence_page_has_the_tables_of_studies(tmp_path):
     column = {"name": "mass", "title": "mass, %", "form": ".1f", "scale": 100, "ends": True}
     table = {"name": "words", "title": "Maps", "columns": [column], "notes": ["a note"], "rows": [{"mass": share}]}
     hidden = {"name": "bins", "columns": [], "rows": []}
-    (tmp_path / "boxes.json").write_text(json.dumps({"tables": [table, hidden]}))
+    (tmp_path / "match.json").write_text(json.dumps({"tables": [table, hidden]}))
     (part,) = sections.sections(PARTS, tmp_path).values()
     assert part.split("\n\n") == ["**Maps**", "| mass, % |\n| :--- |\n| 25.0 |", "- a note\n"]
     with pytest.raises(InputError, match="such as sugarcrepe.json"):
@@ -76,7 +73,7 @@ def test_paper_page_is_filled_from_result_files(tmp_path):
     facts = {"headline": "accuracy/mean", "benchmark": "sugarcrepe", "counted": 9, "images": 4, "signature": "msd|k"}
     table = {"name": "sugarcrepe", "title": "", "columns": [], "notes": [], "rows": rows, **facts}
     (results / "kappa.json").write_text(json.dumps({"tables": [table]}))
-    sections.main([str(page), "--results", str(results)])
+    sections.fill_page(page, results)
     text = page.read_text()
     assert "| kappa=20 | 50.0 | – | – |" in text
     assert "| +50.0 | 0.250 |" in text
@@ -86,7 +83,7 @@ def test_paper_page_is_filled_from_result_files(tmp_path):
     assert text.count("old") == 1  # alpha has no result
     assert published.CONTRADICTIONS[0][0] in text
     with pytest.raises(InputError, match="such as sugarcrepe.json or kappa.json"):
-        sections.main([str(page), "--results", str(tmp_path)])
+        sections.fill_page(page, tmp_path)
 
 
 PAPER_PARTS = ("mixture", "kappa", "stability", "entropy", "direction", "margin", "faithfulness", "choices",

@@ -12,7 +12,7 @@ from command_line import invoke
 from msdscore.errors import RunError
 from msdscore.intervals import bootstrap_mean
 from msdscore.scorer import Scorer
-from msdscore_lab.studies import localisation
+from msdscore_lab.studies import changed
 from msdscore_lab.studies.context import Study, discard_intermediate
 from msdscore_lab.studies.registry import STUDIES, load_study
 from msdscore_lab.studies.table import Column, Plot, Table, per_cent, to_figure, to_json, to_markdown
@@ -92,7 +92,7 @@ def test_interrupted_study_resumes(tmp_path, monkeypatch):
     write_pairs(tmp_path, 18)
     command = ["study", "words", "--marks", "changed", "--root", str(tmp_path), "-e", "toy"]
     command += ["-o", str(tmp_path / "out.json")]
-    real, measured = localisation.measure_readable, []
+    real, measured = changed.measure_readable, []
 
     def stopping(pipeline, images, texts, pairs):
         measured.append(len(images))
@@ -100,7 +100,7 @@ def test_interrupted_study_resumes(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(pipeline, images, texts, pairs)
 
-    monkeypatch.setattr(localisation, "measure_readable", stopping)
+    monkeypatch.setattr(changed, "measure_readable", stopping)
     answer = invoke(*command)
     assert answer.exit_code == 130
     assert "finished parts are saved" in answer.stderr

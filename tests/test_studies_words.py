@@ -10,6 +10,7 @@ from command_line import invoke
 from msdscore.errors import InputError
 from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.readers.ratings import MarkedCaption
+from msdscore_lab.studies.changed import replaced_word
 from msdscore_lab.studies.context import Study
 from msdscore_lab.studies.words import mentions_of, read_synonyms, words
 
@@ -22,15 +23,16 @@ def texts(one, synonyms=None):
     return [(one.caption[slice(*span)], invented) for span, invented in mentions_of(one, synonyms or {})]
 
 
-def test_marked_words_are_found_without_function_words():
-    marks = (("a", False), ("dog", False), ("and", False), ("a", True), ("dog.", True), ("gone", True))
-    assert texts(marked("a dog and a dog.", words=marks)) == [("dog", False), ("dog.", True)]
-
-
 def test_names_match_whole_words_and_the_longest_wins():
     one = marked("Hot dogs, two Benches near dogma and a puppy", present=("hot dog", "bench"), absent=("dog",))
     assert texts(one) == [("Hot dogs", False), ("Benches", False)]
     assert texts(one, {"dog": ("puppy",)}) == [("Hot dogs", False), ("Benches", False), ("puppy", True)]
+
+
+def test_replaced_word_is_found_if_one_word_changed():
+    assert replaced_word("a red car", "a blue car") == ("red", "blue")
+    assert replaced_word("a red car", "a red car at night") is None
+    assert replaced_word("a red car", "a blue bus") is None
 
 
 def test_synonyms_are_read_by_class(tmp_path):

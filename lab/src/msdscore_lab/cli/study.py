@@ -64,7 +64,7 @@ class StudyOptions:
     recipe: str | None = option(SOME, None, help="reconstruction: name of a recipe, or a TOML file.")
     recipe_set: list[str] = option(SOME, [], help="reconstruction: change a setting, e.g. train.steps=100.")
     marks: str | None = option(
-        SOME, None, help="words: source of labels: hat, docent (human), chair (absent objects) or captions."
+        SOME, None, help="words: source of labels: docent (experts), chair (absent objects), captions or changed."
     )
     references: Path | None = option(
         SOME, None, help="references: file of reference captions by image, as for `bench`."

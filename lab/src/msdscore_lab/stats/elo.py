@@ -1,9 +1,7 @@
-"""Ratings of systems from battles: online Elo with bootstrap medians, and Bradley–Terry with ties as half wins."""
+"""Ratings of systems from battles: online Elo with bootstrap medians."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,11 +30,6 @@ class Ratings:
     systems: tuple[str, ...]
     values: Floats
     draws: Floats
-
-    @property
-    def rounded(self) -> dict[str, int]:
-        """Integer ratings by system, as printed by leaderboards."""
-        return {name: int(value + 0.5) for name, value in zip(self.systems, self.values, strict=True)}
 
 
 def games(first: Sequence[str], second: Sequence[str], outcome: ArrayLike) -> Games:
@@ -87,53 +80,6 @@ def bootstrap_elo(played: Games, samples: int = 1000) -> Ratings:
     return _best_first(played.systems, medians, tables)
 
 
-def bradley_terry(played: Games) -> Ratings:
-    r"""Maximum-likelihood log-odds strengths with a tie as half a win to each side; they sum to 0.
-
-    >>> table = bradley_terry(games(["a"] * 4, ["b"] * 4, [1, 1, 1, 0]))
-    >>> table.systems, round(float(table.values[0] - table.values[1]), 4)  # log(3/1)
-    (('a', 'b'), 1.0986)
-    """
-    _check_finite(played)
-    optimize: Any = import_module("scipy.optimize")
-
-    def loss_and_gradient(theta: Floats) -> tuple[float, Floats]:
-        margin = theta[played.first] - theta[played.second]
-        loss = np.logaddexp(0, margin) - played.outcome * margin
-        slope = 1 / (1 + np.exp(-margin)) - played.outcome
-        gradient: Floats = np.zeros(len(theta))
-        np.add.at(gradient, played.first, slope)
-        np.subtract.at(gradient, played.second, slope)
-        return float(loss.sum()), gradient
-
-    fitted = optimize.minimize(
-        loss_and_gradient,
-        np.zeros(len(played.systems)),
-        jac=True,
-        method="L-BFGS-B",
-        options={"ftol": 1e-14, "gtol": 1e-9, "maxiter": 10_000},
-    )
-    strengths: Floats = fitted.x - fitted.x.mean()
-    return _best_first(played.systems, strengths, np.empty((0, len(strengths))))
-
-
 def _best_first(systems: Sequence[str], values: Floats, draws: Floats) -> Ratings:
     order = np.argsort(-values, kind="stable")
     return Ratings(tuple(systems[index] for index in order), values[order], draws[:, order])
-
-
-def _check_finite(played: Games) -> None:
-    """Raise `InputError` if the likelihood has no finite maximum: a group of systems always wins against the rest."""
-    sparse: Any = import_module("scipy.sparse")
-    csgraph: Any = import_module("scipy.sparse.csgraph")
-    won, lost = played.outcome > 0, played.outcome < 1
-    rows = np.concatenate([played.first[won], played.second[lost]])
-    columns = np.concatenate([played.second[won], played.first[lost]])
-    size = len(played.systems)
-    graph = sparse.coo_matrix((np.ones(len(rows)), (rows, columns)), shape=(size, size))
-    parts, _ = csgraph.connected_components(graph, directed=True, connection="strong")
-    if parts > 1:
-        raise InputError(
-            f"Bradley–Terry has no finite answer: the {size} systems form {parts} groups of which one "
-            "never loses to another; rate them by Elo, or add battles"
-        )

@@ -14,13 +14,13 @@ from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.words import segment, stem
 from msdscore_lab.benchmarks.base import Rated, clusters
 from msdscore_lab.benchmarks.readers.battles import read_docent_spans
-from msdscore_lab.benchmarks.readers.ratings import MarkedCaption, read_hat_words, read_long_words
+from msdscore_lab.benchmarks.readers.ratings import MarkedCaption, read_long_words
 from msdscore_lab.benchmarks.run.cases import ItemBatch, item_batches
 from msdscore_lab.benchmarks.run.plan import pipeline_for
 from msdscore_lab.stats.ranks import auc, prepare
 from msdscore_lab.stats.resample import bootstrap
+from msdscore_lab.studies.changed import changed
 from msdscore_lab.studies.context import Study, every_nth, measure_readable
-from msdscore_lab.studies.localisation import changed
 from msdscore_lab.studies.match import word_reliability
 from msdscore_lab.studies.table import Column, Plot, Row, Table, per_cent
 
@@ -28,7 +28,6 @@ Span = tuple[int, int]
 Mention = tuple[Span, bool]  # span in the caption, and whether it is hallucinated
 Synonyms = Mapping[str, tuple[str, ...]]  # all names of each object class
 MARKS: dict[str, Callable[[Path], list[MarkedCaption]]] = {
-    "hat": read_hat_words,
     "chair": read_long_words,
     "docent": read_docent_spans,
 }
@@ -36,11 +35,11 @@ _IMAGES = 16  # per batch
 _LEAST_SUPPORTED = "least supported word is invented"
 
 
-def words(study: Study, *, marks: str = "hat", synonyms: Path | None = None) -> list[Table]:
+def words(study: Study, *, marks: str = "docent", synonyms: Path | None = None) -> list[Table]:
     """Measure how well the doubt of a word (lack of support by the image) separates hallucinated words from others.
 
-    `marks` are words marked by people (`hat`), spans that experts marked as mistakes in long captions (`docent`), or
-    names of absent objects (`chair`), with a file of `synonyms`, one line per class. `captions` reads rows of images
+    `marks` are spans that experts marked as mistakes in long captions (`docent`), or names of absent objects (`chair`),
+    with a file of `synonyms`, one line per class. `captions` reads rows of images
     and captions and checks p-values and probabilities of words; `changed` compares the p-values of words that were
     changed in SugarCrepe's wrong captions with those of the original words.
     """
@@ -85,14 +84,12 @@ def read_synonyms(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def mentions_of(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention, ...]:
-    """Return the content words of HAT and DocENT captions with human marks, or the object names of CHAIR captions.
+    """Return the content words of DocENT captions with human marks, or the object names of CHAIR captions.
 
     >>> cat = MarkedCaption("1", Path("x.jpg"), "A dog, two cats.", present=("dog",), absent=("cat",))
     >>> [(cat.caption[slice(*span)], invented) for span, invented in mentions_of(cat, {})]
     [('dog', False), ('cats', True)]
     """
-    if caption.words:
-        return _marked_words(caption)
     if caption.spans is not None:
         content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
         return tuple((span, any(span[0] < end and start < span[1] for start, end in caption.spans)) for span in content)
@@ -112,20 +109,6 @@ def _named_objects(caption: MarkedCaption, synonyms: Synonyms) -> tuple[Mention,
         if all(span[1] <= other[0] or other[1] <= span[0] for other, _ in longest):
             longest.append((span, hallucinated))
     return tuple(sorted(longest))
-
-
-def _marked_words(caption: MarkedCaption) -> tuple[Mention, ...]:
-    """Return the spans of the marked words, in order; words without a content word are ignored."""
-    content = [(piece.start, piece.end) for piece in segment(caption.caption) if piece.content]
-    mentions, end = [], 0
-    for word, hallucinated in caption.words:
-        start = caption.caption.find(word, end)
-        if start < 0:
-            continue
-        end = start + len(word)
-        if any(start <= low and high <= end for low, high in content):
-            mentions.append(((start, end), hallucinated))
-    return tuple(mentions)
 
 
 def _spans(caption: str, names: Sequence[str]) -> list[Span]:

@@ -11,7 +11,7 @@ from msdscore.intervals import Floats, Interval, Ints
 from msdscore_lab.benchmarks.base import Battle
 from msdscore_lab.benchmarks.protocols.counting import Credit, Figure, Figures, Flags, Sheet
 from msdscore_lab.benchmarks.readers.battles import ASPECTS, HUMAN_ORDER
-from msdscore_lab.stats.elo import SEED, Ratings, bootstrap_elo, bradley_terry, games, replay
+from msdscore_lab.stats.elo import SEED, Ratings, bootstrap_elo, games, replay
 from msdscore_lab.stats.pairs import decide_beyond, decide_matched
 from msdscore_lab.stats.ranks import MEASURES, prepare
 
@@ -38,8 +38,7 @@ def caparena(sheet: Sheet[Battle]) -> Figures:
     """CapArena: agreement, overall and by level, then rank correlation of the systems.
 
     official: without battles of the human writer, three-way agreement with the number of human ties, bootstrap
-    Elo against the human order of the CapArena paper. posh: the same against the Elo of the human choices in the file.
-    bradley-terry: the same with Bradley–Terry on both sides. paper (MSD-Score's): a tie if scores differ by 1e-4 or
+    Elo against the human order of the CapArena paper. paper (MSD-Score's): a tie if scores differ by 1e-4 or
     less, human ties count, without the human writer; `with human/...` are the same figures with that writer.
     authors: without human ties, with the human writer, a fixed tie threshold, Elo with K 32.
     """
@@ -62,31 +61,6 @@ def caparena_credits(sheet: Sheet[Battle], *, human_writer: bool = False) -> lis
             Credit(f"agreement/{level}", decided.sheet.take(in_level), agrees[in_level], int(tied[in_level].sum()))
         )
     return agreements
-
-
-def auto_credits(sheet: Sheet[Battle]) -> list[Credit[Battle]]:
-    """Return the tested system's outcome in each battle: 1 won, 0.5 tied, 0 lost."""
-    decided = _decide(sheet, _winners(sheet), None, 0.0)
-    return [Credit("outcome/all", decided.sheet, (decided.metric + 1) / 2, missing=decided.missing)]
-
-
-def caparena_auto(sheet: Sheet[Battle]) -> Figures:
-    """CapArena-Auto: (wins − losses)/2 against each fixed opponent, and their mean over the three."""
-    decided = _decide(sheet, _winners(sheet), None, 0.0)
-    levels = np.array([battle.level for battle in decided.sheet.items], dtype=np.str_)
-    # A system that is one of the opponents has no battles against itself and scores 0, as on the leaderboard.
-    groups = [("average", np.ones(len(levels), dtype=bool), 3)]
-    groups += [(name, levels == name, 1) for name in sorted(set(levels.tolist()))]
-    return tuple(_margin(decided, selected, f"score/{name}", opponents) for name, selected, opponents in groups)
-
-
-def _margin(decided: Decided, selected: Flags, name: str, opponents: int) -> Figure:
-    margins = decided.metric[selected].astype(np.float64)
-    total, counts = len(margins) / (2 * opponents), {"ties": int((margins == 0).sum()), "missing": decided.missing}
-    figure = decided.sheet.take(selected).figure(
-        name, lambda weights: float(weights @ margins / weights.sum() * total), len(margins), **counts
-    )
-    return replace(figure, scale=1)
 
 
 def _winners(sheet: Sheet[Battle]) -> Ints:
@@ -145,9 +119,6 @@ def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
     battles, protocol = decided.sheet.items, decided.sheet.protocol
     systems = [battle.system_a for battle in battles], [battle.system_b for battle in battles]
     metric, human = (games(*systems, (outcome + 1) / 2) for outcome in (decided.metric, decided.human))
-    if protocol == "bradley-terry":
-        people = bradley_terry(human)
-        return bradley_terry(metric), dict(zip(people.systems, people.values.tolist(), strict=True))
     if protocol == "authors":
         orders = [list(range(len(battles))) for _ in range(_AUTHORS_ROUNDS)]
         for round_index, order in enumerate(orders):
@@ -159,11 +130,7 @@ def _ranking(decided: Decided) -> tuple[Ratings, Mapping[str, float]]:
             name: value for name, value in zip(human.systems, human_elo.tolist(), strict=True) if name != "human"
         }
         return Ratings(metric.systems, metric_elo, np.empty((0, len(metric_elo)))), human_ratings
-    table = bootstrap_elo(metric)
-    if protocol == "posh":
-        rounded = np.array([table.rounded[name] for name in table.systems], dtype=np.float64)
-        return Ratings(table.systems, rounded, table.draws), bootstrap_elo(human).rounded
-    return table, {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
+    return bootstrap_elo(metric), {name: -float(rank) for rank, name in enumerate(HUMAN_ORDER) if name != "human"}
 
 
 def docent(sheet: Sheet[Battle]) -> Figures:

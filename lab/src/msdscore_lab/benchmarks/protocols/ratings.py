@@ -67,11 +67,6 @@ def thumb(items: Items) -> list[Statistic]:
     return statistics
 
 
-def hallucinating(items: Items) -> list[Statistic]:
-    """Hallucinating captions against clean ones: AUC over all captions."""
-    return [_single(items, "auc")]
-
-
 def long_captions(items: Items) -> list[Statistic]:
     """Pairs of a clean and a hallucinating caption of one image: all, and those within five words; AUC over captions.
 

@@ -1,4 +1,4 @@
-"""Readers of benchmarks with human choices between captions of two systems: CapArena, CapArena-Auto and DocENT."""
+"""Readers of benchmarks with human choices between captions of two systems: CapArena and DocENT."""
 
 import json
 from collections import Counter
@@ -14,7 +14,6 @@ from msdscore_lab.benchmarks.readers.files import find, find_all, folder, missin
 from msdscore_lab.benchmarks.readers.ratings import MarkedCaption
 
 _GET_CAPARENA = "https://github.com/njucckevin/CapArena (section 'Reproduce the results from the paper')"
-_GET_AUTO = "https://github.com/njucckevin/CapArena (section 'CapArena-Auto')"
 
 # The order of the paper's human ranking, best first; its scripts compare every metric with this list.
 HUMAN_ORDER = (
@@ -46,35 +45,6 @@ def read_caparena(root: Path, *, file: str = "caparena_annots_eval.json") -> Ite
             references=(fields["ref"],) if fields.get("ref") else (),
         ))  # fmt: skip
     return ItemSet(tuple(battles))
-
-
-def read_caparena_auto(root: Path, *, captions: Path | None = None, system: str | None = None) -> ItemSet[Battle]:
-    """Read CapArena-Auto: the captions of one system (`{"test_01258.jpg": "…"}`) against its 600 fixed opponents.
-
-    Images whose opponent is the same system are excluded, as in the official scorer.
-    """
-    path = find(root, "caparena_auto_600.json", "data/caparena_auto/caparena_auto_600.json", get=_GET_AUTO)
-    answers_path = captions or find(root, "result.json", "*result*.json", get="your captioner")
-    name = system or answers_path.stem
-    images = folder(root, "images", "all_images", "data/caparena_auto/images")
-    rows, answers = read_json(path), read_json(answers_path)
-    without = [image for image in rows if image not in answers]
-    if without:
-        raise InputError(
-            f"{answers_path} has no captions for {len(without)} of {len(rows)} images, the first {without[0]}; "
-            "expected one caption per image"
-        )
-    battles = []
-    for image, row in rows.items():
-        opponent, texts = row["ref_model"], row["captions"]
-        if opponent != name:
-            references = (texts["human"],) if texts.get("human") else ()
-            pair = answers[image], texts[opponent]
-            battles.append(
-                Battle(image, images / image, *pair, None, name, opponent, level=opponent, references=references)
-            )
-    skipped = len(rows) - len(battles)
-    return ItemSet(tuple(battles), {"images left out: the opponent is the system itself": skipped})
 
 
 ASPECTS = ("mistakes", "omissions", "overall_quality")

@@ -1,18 +1,18 @@
-"""Readers of benchmarks with a right and a wrong caption: SugarCrepe, COCO-CF, FOIL and Pascal-50S."""
+"""Readers of benchmarks with a right and a wrong caption: SugarCrepe, COCO-CF and Pascal-50S."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from msdscore.errors import ConfigError, InputError
 from msdscore.rows.images import StoredImages
-from msdscore_lab.benchmarks.base import ItemSet, Pair, image_key
+from msdscore_lab.benchmarks.base import ItemSet, Pair
 from msdscore_lab.benchmarks.readers import files
-from msdscore_lab.benchmarks.readers.files import RawRow, numbered, records, tidy
+from msdscore_lab.benchmarks.readers.files import RawRow, numbered, records
 
 SUGARCREPE_SUBSETS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
 _GET_SUGARCREPE = "https://github.com/RAIVNLab/sugar-crepe (folder data)"
@@ -67,45 +67,6 @@ def read_coco_cf(
             image = stored.find(path.name) or (path if path.is_file() else image_folder / path.name)
             pairs.append(Pair(key, image, positive, negative, subset=subset))
     return ItemSet(tuple(pairs), {"failed generations left out": failed})
-
-
-_GET_FOIL = "https://foilunitn.github.io (foilv1.0_test_2017.json)"
-
-
-def read_foil(root: Path, *, sample: Literal["all", "one-per-image"] = "all", seed: int = 0) -> ItemSet[Pair]:
-    """Read FOIL, COCO captions with one wrong word: each original with all foils, or one pair per image by `seed`.
-
-    The latter is CLIPScore's protocol. Annotations with the same `id` are one original and one or more foils.
-    References are the image's other COCO captions, if `captions_val2014.json` is under `root`.
-    """
-    path = files.find(root, "foilv1.0_test_2017.json", "foil/foilv1.0_test_2017.json", get=_GET_FOIL)
-    content = files.read_json(path)
-    names = {row["id"]: row["file_name"] for row in content.get("images", ())}
-    groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in records(RawRow("", content, str(path)).get("annotations"), path):
-        groups[row.get("id")].append(row.fields)
-    images, references = files.folder(root, "val2014", "coco/val2014", "images/val2014"), files.coco_captions(root)
-    pairs, incomplete = list[Pair](), 0
-    for group in groups.values():
-        originals = [row for row in group if not row["foil"]]
-        if len(originals) != 1 or len(group) == 1:
-            incomplete += 1
-            continue
-        image_id, positive = int(originals[0]["image_id"]), tidy(originals[0]["caption"])
-        image = images / names.get(image_id, f"COCO_val2014_{image_id:012d}.jpg")
-        others = tuple(text for text in references.get(image_id, ()) if text != positive)
-        foils = [tidy(row["caption"]) for row in group if row["foil"]]
-        pairs += [
-            Pair(f"{originals[0]['id']}/{k}", image, positive, foil, references=others) for k, foil in enumerate(foils)
-        ]
-    notes = {"captions left out: not one original with a foil": incomplete}
-    if sample != "all":
-        by_image: dict[str, list[Pair]] = defaultdict(list)
-        for pair in pairs:
-            by_image[image_key(pair.image)].append(pair)
-        rng = np.random.default_rng(seed)
-        pairs = [candidates[rng.integers(len(candidates))] for candidates in by_image.values()]
-    return ItemSet(tuple(pairs), notes)
 
 
 _CATEGORIES = {1: "HC", 2: "HI", 3: "HM", 4: "MM"}

@@ -215,39 +215,24 @@ def _thumb_rated(key: str, image: Image, row: RawRow, references: tuple[str, ...
     )
 
 
-_GET_HAT = "https://github.com/DavidMChan/aloha (data/hat-trainval.json)"
 _GET_LONG = "your captioner and CHAIR (https://github.com/LisaAnne/Hallucination)"
 _CLEAN, _HALLUCINATED = 1.0, 0.0
-_HAT_FOLDERS = ("val2014", "train2014", "coco/val2014", "coco/train2014", "images")
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedCaption:
-    """A caption with marked hallucinations: words split at spaces (HAT), object classes (CHAIR) or spans (DocENT).
+    """A caption with marked hallucinations: object classes (CHAIR) or spans (DocENT).
 
-    `words` are (word, hallucinated); `present` and `absent` are object classes that the caption names; `spans` are
-    the character spans of its mistakes, None if the data has no spans.
+    `present` and `absent` are object classes that the caption names; `spans` are the character spans of its mistakes,
+    None if the data has no spans.
     """
 
     id: str
     image: Image
     caption: str
-    words: tuple[tuple[str, bool], ...] = ()
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
-    references: tuple[str, ...] = ()
     spans: tuple[tuple[int, int], ...] | None = None
-
-
-def read_hat(root: Path) -> ItemSet[Rated]:
-    """Read HAT: COCO captions, rated 0 if a word is hallucinated, else 1; captions without marks are excluded."""
-    captions = read_hat_words(root)
-    items = []
-    for marked in captions:
-        if marked.words:
-            human = _HALLUCINATED if any(hallucinated for _, hallucinated in marked.words) else _CLEAN
-            items.append(Rated(marked.id, marked.image, tidy(marked.caption), (human,), marked.references))
-    return ItemSet(tuple(items), {"captions left out: no word is marked": len(captions) - len(items)})
 
 
 def read_long(root: Path) -> ItemSet[Rated]:
@@ -257,18 +242,6 @@ def read_long(root: Path) -> ItemSet[Rated]:
         ratings, system = (_HALLUCINATED if row.get("hallucinated") else _CLEAN,), str(row.fields.get("system", ""))
         items.append(Rated(caption=tidy(row.get("caption")), ratings=ratings, system=system, **item))
     return ItemSet(tuple(items))
-
-
-def read_hat_words(root: Path) -> list[MarkedCaption]:
-    """Read HAT's captions with the words that people marked."""
-    path = files.find(root, "hat-trainval.json", "data/hat-trainval.json", "*hat*.json", get=_GET_HAT)
-    captions = []
-    for row in records(files.read_json(path, list), path):
-        words = tuple((str(word), bool(hallucinated)) for word, hallucinated in row.get("grounding"))
-        image, key = files.locate(root, str(row.get("image_path")), *_HAT_FOLDERS), row.fields.get("sample_id", row.key)
-        references = all_tidy(row.fields.get("references"))
-        captions.append(MarkedCaption(f"{key}:{row.key}", image, str(row.get("caption")), words, references=references))
-    return captions
 
 
 def read_long_words(root: Path) -> list[MarkedCaption]:
