@@ -75,6 +75,24 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def texts(self, selector: str) -> list[str]:
+        """Return the text of every element."""
+        return self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)  # type: ignore[no-any-return]
+
+    def text(self, selector: str) -> str:
+        """Return the text of the first element, which must exist."""
+        return self.texts(selector)[0]
+
+    def count(self, selector: str) -> int:
+        """Return the number of elements."""
+        return len(self.texts(selector))
+
+    def fill(self, selector: str, value: str) -> None:
+        """Set the value of a field, as if it were typed or selected."""
+        script = "const field = document.querySelector(arguments[0]); field.value = arguments[1]; "
+        kinds = "for (const kind of ['input', 'change']) field.dispatchEvent(new Event(kind, { bubbles: true }))"
+        self.run(script + kinds, selector, value)
+
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Press the mouse button at one position and release it at another."""
         steps = (("mouseMoved", start), ("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end))

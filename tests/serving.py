@@ -1,13 +1,17 @@
 """Helpers for tests of the service: request bodies, an in-process client, a server on a socket."""
 
+import asyncio
 import base64
+import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from io import BytesIO
 from itertools import cycle
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
@@ -37,6 +41,47 @@ def client(pipeline: Pipeline | None = None, *, raises: bool = True, **settings:
     testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra serve")
     app = create_app(pipeline or SPEC.build(), ServeSettings(**settings), spec=SPEC)
     return testclient.TestClient(app, base_url="http://localhost", raise_server_exceptions=raises)
+
+
+def post(
+    address: str, path: str, body: Any, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Send JSON to a server on a socket; return status, response and its headers in lower case."""
+    with closing(HTTPConnection(urlsplit(address).netloc, timeout=300)) as connection:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"} | (headers or {}))
+        answer = connection.getresponse()
+        names = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, json.loads(answer.read()), names
+
+
+def status_of(address: str, path: str = "/readyz", headers: dict[str, str] | None = None) -> int:
+    """Return the status of a GET request to a server on a socket."""
+    with closing(HTTPConnection(urlsplit(address).netloc, timeout=60)) as connection:
+        connection.request("GET", path, headers=headers or {})
+        return connection.getresponse().status
+
+
+async def sent_to(app: Any, receive: Any, **headers: str) -> int:
+    """Return the status of a request for scores to an application, without a server; `receive` yields its body."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    known = {"host": "localhost", "content-type": "application/json"} | headers
+    encoded = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in known.items()]
+    scope = {"type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b""}
+    await app({**scope, "headers": encoded, "root_path": "", "scheme": "http"}, receive, send)
+    return int(sent[0]["status"])
+
+
+def of_a_lost_client(app: Any, **headers: str) -> int:
+    """Return the status for a client that disconnects before the body."""
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    return asyncio.run(sent_to(app, receive, **headers))
 
 
 def asset(calls: Any, name: str) -> str:

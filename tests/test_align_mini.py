@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from align_data import draw, make_rows, source, things
 from msdscore.encoders.base import prepare_all, prepare_and_encode
@@ -161,19 +160,3 @@ def read(heads, vectors, mask, pooled):
 def test_invalid_settings_are_rejected(make, message):
     with pytest.raises(MSDScoreError, match=message):
         make()
-
-
-@pytest.mark.slow
-def test_load_run_returns_the_step(run):
-    found = read_run(run)
-    recipe, heads, step = found.recipe, found.heads, found.step
-    assert (recipe.name, step) == ("mini", 12)
-    assert not any(parameter.requires_grad for parameter in heads.parameters())
-
-
-def test_backbones_load_from_both_file_formats(tmp_path):
-    numbers = {"a": torch.arange(3.0)}
-    save_file(numbers, tmp_path / "a.safetensors")
-    torch.save(numbers, tmp_path / "a.pth")
-    for name in ("a.safetensors", "a.pth"):
-        assert torch.equal(read_tensors([tmp_path / name])["a"], numbers["a"])

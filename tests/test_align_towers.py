@@ -8,7 +8,6 @@ from safetensors.torch import save_file
 
 from align_data import draw
 from msdscore.encoders.base import prepare_all
-from msdscore.encoders.checkpoints import locate
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore_lab.align.run.parts import tower_dims
 from msdscore_torch.aligned.encoder import load_towers
@@ -205,7 +204,6 @@ def test_registered_encoder_is_a_tower(clip):
             WeightsError,
             "do not fit the model",
         ),
-        (lambda w: timm_spec("package:no_such_weights/x.pth"), WeightsError, "no-such-weights"),
         (lambda w: timm_spec("package:PIL/x.pth"), WeightsError, "'PIL' has no 'x.pth'"),
         (lambda w: ImageTowerSpec(source="toy", grid=3), ConfigError, "has no levels and no grid"),
         (lambda w: ImageTowerSpec(source=""), ConfigError, "a tower needs a source"),
@@ -221,11 +219,6 @@ def test_levels_beyond_the_layers_are_rejected(bert):
         towers(TOY_IMAGE, TextTowerSpec(kind="transformers", source=bert, levels=(9,)))[1].features(["a"])
     with pytest.raises(ConfigError, match="must be indices"):
         TextTowerSpec(kind="transformers", source=bert, levels=("final",))
-
-
-def test_package_files_are_found_without_importing_the_package():
-    assert locate("package:PIL/Image.py").endswith("PIL/Image.py")
-    assert locate("clip-l14") == "clip-l14"
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "attention"])

@@ -19,7 +19,7 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.base import Pair, image_key, wrong_images
 from msdscore_lab.benchmarks.registry import benchmarks, load
 from msdscore_lab.benchmarks.results.grids import result_grids
-from msdscore_lab.benchmarks.results.result import read_result, score_matrix
+from msdscore_lab.benchmarks.results.result import read_result
 from msdscore_lab.benchmarks.run.cases import item_batches
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
 from msdscore_lab.benchmarks.run.runner import run_benchmark, spec_stamp
@@ -367,18 +367,6 @@ def test_single_image_has_no_control(tmp_path, scorer):
     result = run(plan(make_sugarcrepe(tmp_path), limit=1), tmp_path, scorer)
     assert result.metrics[0].control == ()
     assert "no wrong-image control: all items have the same image" in result.notes
-
-
-def test_soft_msd_uses_all_captions_of_an_image(tmp_path, scorer):
-    metrics = ("cosine", "msd", "soft-msd", "soft-msd,set=image", "constant")
-    result = run(plan(make_expert(tmp_path), name="flickr8k-expert", metrics=metrics), tmp_path, scorer)
-    assert result.metric("cosine").figures[0].name == "tau_c"
-    assert result.metric("cosine").figures[0].value > 0.5
-    assert abs(result.metric("cosine").control[0].value) < 0.5
-    table = pq.read_table(tmp_path / "out" / "flickr8k-expert.parquet")
-    np.testing.assert_array_equal(score_matrix(table, "msd"), score_matrix(table, "soft-msd"))
-    assert (score_matrix(table, "soft-msd,set=image") != score_matrix(table, "msd")).any()
-    assert np.isnan(result.metric("constant").figures[0].value)
 
 
 def test_incompatible_metrics_are_rejected_before_scoring(tmp_path, scorer):

@@ -3,38 +3,14 @@
 import json
 import re
 import sys
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
 from msdscore.errors import InputError, UnknownNameError
-from msdscore.registry import PluginWarning, resolve
+from msdscore.registry import resolve
 from msdscore_lab.benchmarks import registry
-from msdscore_lab.benchmarks.base import Benchmark, ItemSet, Pair
-
-
-def read_toy(root: Path) -> ItemSet[Pair]:
-    return ItemSet((Pair("1", root / "1.jpg", "p", "n"),))
-
-
-def read_nothing(root: Path) -> ItemSet[Pair]:
-    return ItemSet(())
-
-
-TOY = Benchmark(
-    name="toy",
-    title="Toy",
-    kind="pairs",
-    reader=f"{__name__}:read_toy",
-    credits="msdscore_lab.benchmarks.protocols.pairs:strict",
-    licence="none",
-    size="1",
-    source="here",
-    files=(),
-    citation="",
-)
-NO_ROW = "toy"
+from msdscore_lab.benchmarks.base import Benchmark
 
 
 @pytest.mark.parametrize("row", registry.built_in(), ids=lambda row: row.name)
@@ -97,34 +73,10 @@ def test_unknown_names_get_suggestions() -> None:
         registry.benchmark("sugarcrape")
 
 
-def _install(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    points = EntryPoints([EntryPoint("toy", value, "msdscore.benchmarks")])
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.select(group=group))
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-
-
-def test_plugins_add_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _install(monkeypatch, f"{__name__}:TOY")
-    assert registry.benchmark("toy") == TOY
-    assert [row.name for row in registry.benchmarks()][-1] == "toy"
-    assert registry.load("toy", tmp_path).items[0].image == tmp_path / "1.jpg"
-
-
-def test_invalid_plugin_is_ignored_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(monkeypatch, f"{__name__}:NO_ROW")
-    with (
-        pytest.warns(PluginWarning, match=r"'toy' \(.*:NO_ROW\) is ignored"),
-        pytest.raises(UnknownNameError, match="unknown benchmark 'toy'"),
-    ):
-        registry.benchmark("toy")
-
-
-def test_files_without_items_are_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    empty = Benchmark(**{**{f: getattr(TOY, f) for f in TOY.__slots__}, "reader": f"{__name__}:read_nothing"})
-    monkeypatch.setattr(registry, "built_in", lambda: (empty,))
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
-    with pytest.raises(InputError, match="toy: .* contain no items"):
-        registry.load("toy", tmp_path)
+def test_files_without_items_are_rejected(tmp_path: Path) -> None:
+    (tmp_path / "sugarcrepe.jsonl").touch()
+    with pytest.raises(InputError, match="sugarcrepe: .* contain no items"):
+        registry.load("sugarcrepe", tmp_path)
 
 
 def test_reading_is_lazy() -> None:

@@ -58,12 +58,6 @@ def test_quiet_prints_only_results_and_errors(tmp_path):
     assert invoke("--quiet", *report).stderr == ""
 
 
-def test_shell_completion_script_is_printed():
-    result = invoke("--help")
-    assert "--install-completion" in result.output
-    assert "--quiet" in result.output
-
-
 def test_study_accepts_the_data_options_of_bench(tmp_path):
     make_sugarcrepe(tmp_path)
     answer = invoke("study", "words", "--marks", "changed", "--root", str(tmp_path), "-e", "toy")

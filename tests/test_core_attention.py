@@ -1,9 +1,5 @@
 """The Triton kernel of attention against torch: interpreted on the CPU, compiled on a GPU."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -11,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
-from test_core_fused import needs_cuda, needs_interpreter
+from triton_cases import needs_cuda, needs_interpreter, run_interpreted
 
 # Numbers of positions around those of the tiles: 64 queries, 128 keys.
 POSITIONS = (1, 2, 16, 17, 63, 64, 65, 128, 129, 257)
@@ -57,23 +53,17 @@ def interpret():
 
 @needs_interpreter
 def test_interpreted_attention_agrees_with_torch():
-    # Triton reads the switch when kernels are defined, so a separate process is needed.
-    script = "import warnings; warnings.simplefilter('ignore'); import test_core_attention as t; t.interpret()"
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    folder = Path(__file__).parent
-    done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_interpreted("test_core_attention")
 
 
 @needs_interpreter
 def test_masks_and_other_types_take_the_attention_of_torch():
     from msdscore_torch.gpu.attention import _attention
 
-    parts = [torch.randn(1, 2, 5, 16) for _ in range(3)]
+    queries, keys, values = (torch.randn(1, 2, 5, 16) for _ in range(3))
     mask = torch.ones(5, 5, dtype=torch.bool).tril()
-    query, key, value = parts
-    found, _ = _attention(torch.nn.Identity(), query, key, value, mask)
-    assert torch.equal(found, scaled_dot_product_attention(query, key, value, mask).transpose(1, 2))
+    found, _ = _attention(torch.nn.Identity(), queries, keys, values, mask)
+    assert torch.equal(found, scaled_dot_product_attention(queries, keys, values, mask).transpose(1, 2))
 
 
 @needs_cuda

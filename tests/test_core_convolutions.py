@@ -1,10 +1,6 @@
 """Convolutions in rows of channels, and the image tower of `mini` made of them, against plain torch."""
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -14,7 +10,7 @@ from msdscore_torch.aligned.lite2 import Lite2, branch_maps, share_stages
 from msdscore_torch.aligned.rows import RowNetworks
 from msdscore_torch.gpu import convolutions
 from msdscore_torch.gpu.convolutions import DepthwiseConvolution, FirstConvolution, plain
-from test_core_fused import needs_cuda, needs_interpreter, patch_numpy_scalars
+from triton_cases import needs_cuda, needs_interpreter, patch_numpy_scalars, run_interpreted
 
 # Channels, kernel and stride of every depth-wise convolution of the network, on small maps with odd sides too.
 LAYERS = [
@@ -103,12 +99,7 @@ def interpret():
 
 @needs_interpreter
 def test_interpreted_convolutions_agree_with_torch():
-    # Triton reads the switch when kernels are defined, so a separate process is needed.
-    script = "import warnings; warnings.simplefilter('ignore'); import test_core_convolutions as t; t.interpret()"
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    folder = Path(__file__).parent
-    done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_interpreted("test_core_convolutions")
 
 
 @needs_cuda

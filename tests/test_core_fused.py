@@ -1,9 +1,7 @@
 """Fused kernels against plain torch, on a GPU or with Triton's interpreter."""
 
-import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
@@ -15,13 +13,7 @@ from msdscore.core.evidence import Bank
 from msdscore.core.mixture import FitSettings, Mixture, fit
 from msdscore_torch.gpu import fused
 from point_sets import point_set, ragged, take
-
-needs_cuda = pytest.mark.skipif(
-    not (torch.cuda.is_available() and find_spec("triton")), reason="needs a CUDA device and Triton"
-)
-needs_interpreter = pytest.mark.skipif(
-    find_spec("triton") is None, reason="needs Triton, which torch installs only on Linux"
-)
+from triton_cases import needs_cuda, needs_interpreter, patch_numpy_scalars, run_interpreted
 
 
 def on(side, device, dtype=None):
@@ -111,19 +103,6 @@ def check_no_iterations(device, dtype=torch.float32):
     assert torch.allclose(result.means.double(), exact.means, atol=1e-6)
 
 
-def patch_numpy_scalars():
-    """Convert arrays of one element to Python numbers, which Triton expects and NumPy 2.4 no longer does."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patched(tensor, *others):
-        patch(tensor, *others)
-        tensor.__index__ = lambda self: int(self.handle.data.item())
-
-    interpreter._patch_lang_tensor = patched
-
-
 def interpret():
     patch_numpy_scalars()
     few = {"iterations": 3}  # interpreted steps take 0.1 s each; a GPU runs all twenty
@@ -141,14 +120,7 @@ def interpret():
 
 @needs_interpreter
 def test_interpreted_kernels_agree_with_torch():
-    # Triton reads the switch when kernels are defined, so a separate process is needed.
-    here = Path(__file__)
-    script = "import warnings; warnings.simplefilter('ignore'); import test_core_fused as t; t.interpret()"
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, cwd=here.parent, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    run_interpreted("test_core_fused")
 
 
 # Compiling a kernel takes seconds, so not all combinations of size, dtype and initialisation are tested. Texts of 1 to

@@ -1,6 +1,7 @@
 """The embedding cache: identical vectors, each item encoded once, in memory and on disk, also after crashes."""
 
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -123,16 +124,16 @@ def test_concurrent_writers_leave_valid_files(tmp_path):
 def test_killed_writer_leaves_no_partial_items(tmp_path):
     """The process dies between items; the next one encodes the rest."""
     code = (
-        "import os, sys; from pathlib import Path; from msdscore import load_encoder; from msdscore.encoders import cached\n"
+        "import os, signal, sys; from pathlib import Path; from msdscore import load_encoder; from msdscore.encoders import cached\n"
         "replace, calls = os.replace, []\n"
         "def dying(*names):\n"
         "    calls.append(names)\n"
-        "    os._exit(9) if len(calls) == 4 else replace(*names)\n"
+        "    signal.raise_signal(signal.SIGKILL) if len(calls) == 4 else replace(*names)\n"
         "cached.os.replace = dying\n"
         "cached.CachedEncoder(load_encoder('toy'), cached.CacheSettings(folder=sys.argv[1])).encode_texts([f'ball {n}' for n in range(9)])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ, check=False, timeout=120)
-    assert done.returncode == 9
+    assert done.returncode == -signal.SIGKILL
     encoder = CachedEncoder(load_encoder("toy"), kept(tmp_path))
     texts = [f"ball {n}" for n in range(9)]
     same(encoder.encode_texts(texts), load_encoder("toy").encode_texts(texts))

@@ -5,7 +5,7 @@ import torch
 
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
-from msdscore_torch.contrastive import merge_positions, stretch_positions
+from msdscore_torch.contrastive import stretch_positions
 from tiny_clip import make_tiny_clip
 
 
@@ -19,20 +19,6 @@ def test_interpolation_to_248_positions_equals_the_published_loop():
     for part in range(4):
         new[244 + part] = old[76] + part * (old[76] - old[75]) / 4
     torch.testing.assert_close(stretch_positions(old), new, rtol=0, atol=1e-12)
-
-
-def test_interpolation_preserves_linear_positions():
-    line = torch.arange(30.0).unsqueeze(1)
-    expected = torch.cat([torch.arange(20.0), 20 + torch.arange(40.0) / 4])
-    torch.testing.assert_close(stretch_positions(line).flatten(), expected)
-
-
-def test_two_position_tables_are_merged():
-    table = torch.arange(248.0).unsqueeze(1)
-    merged = merge_positions({"positional_embedding": table, "positional_embedding_res": -table, "x": table})
-    assert merged.keys() == {"positional_embedding", "x"}
-    assert merged["positional_embedding"][[0, 19, 20, 247], 0].tolist() == [0, 19, -20, -247]
-    assert merge_positions({"positional_embedding": table})["positional_embedding"] is table
 
 
 def test_checkpoint_with_248_positions_uses_one_window(tmp_path):

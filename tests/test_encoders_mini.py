@@ -24,8 +24,8 @@ from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.checkpoints import locate
 from msdscore.encoders.mini import FUSED_GRAPHS, GRAPHS, OnnxEncoder
 from msdscore.encoders.registry import find_row
-from msdscore.errors import ConfigError, MissingExtraError, WeightsError, install_line
-from msdscore.text.words import STOP_WORDS, content_tokens
+from msdscore.errors import ConfigError, MissingExtraError, WeightsError
+from msdscore.text.words import STOP_WORDS
 from msdscore_torch.aligned import lite2
 from msdscore_torch.aligned.lite2 import load_lite2
 from msdscore_torch.aligned.minilm import base_file, load_minilm
@@ -90,22 +90,6 @@ def test_minilm_equals_transformers_on_the_same_weights():
         states = theirs(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True).hidden_states
         for mine, other in zip(ours(ids, mask), states, strict=True):
             assert torch.allclose(mine[mask], other[mask], atol=2e-5)
-
-
-def test_damaged_or_missing_weights_are_rejected(tmp_path, monkeypatch):
-    package = tmp_path / "msdscore_mini"
-    shutil.copytree(locate("package:msdscore_mini"), package)
-    monkeypatch.setattr("msdscore.encoders.checkpoints._package_folders", lambda name: (package,))
-    content = (package / "vocab.txt").read_bytes()
-    (package / "vocab.txt").write_bytes(content[:-1] + b"x")
-    with pytest.raises(WeightsError, match=r"vocab\.txt"):
-        load_encoder("mini")
-    (package / "vocab.txt").unlink()
-    with pytest.raises(WeightsError, match=r"vocab\.txt"):
-        load_encoder("mini")
-    monkeypatch.setattr("msdscore.encoders.checkpoints._package_folders", lambda name: ())
-    with pytest.raises(WeightsError, match=f"install them with: {install_line('msdscore-mini')}"):
-        load_encoder("mini")
 
 
 LONG = "A dog runs along the beach while the sun goes down behind the hills. " * 60
@@ -246,20 +230,6 @@ def test_graphs_that_are_not_listed_are_not_used(tmp_path):
     assert not isinstance(load_encoder(str(tmp_path / "own"), device="cpu"), OnnxEncoder)
 
 
-def test_vectors_have_unit_length_boxes_and_spans():
-    photo = make_image(size=(90, 60))
-    images, texts = prepare_and_encode(encoder(), [photo]), encoder().encode_texts(["A brown dog runs on the beach."])
-    grid = images.layout[0].grid
-    assert images.points.shape[1] == grid[0] * grid[1]
-    assert np.allclose(np.linalg.norm(images.points, axis=-1), 1, atol=1e-5)
-    assert images.pooled.shape == texts.pooled.shape
-    boxes = images.layout[0].boxes
-    assert boxes[0, :2].tolist() == [0, 0]
-    assert boxes[-1, 2:].tolist() == pytest.approx([90, 60], abs=1e-3)
-    caption = "A brown dog runs on the beach."
-    assert [caption[a:b] for a, b in texts.layout[0].spans] == ["brown", "dog", "runs", "beach"]
-
-
 def test_vectors_do_not_depend_on_batch_and_padding():
     captions = ["a dog", "two young men in red shirts play football on a wide green field", "the"]
     together = encoder().encode_texts(captions)
@@ -273,24 +243,6 @@ def test_vectors_do_not_depend_on_batch_and_padding():
         alone = prepare_and_encode(encoder(), [image])
         assert np.array_equal(every.points[number], alone.points[0])
         assert np.array_equal(every.pooled[number], alone.pooled[0])
-
-
-def test_stop_words_are_used_only_without_content_words():
-    text = "The man's dog-house"
-    spans = [(0, 3), (4, 7), (7, 8), (8, 9), (10, 13), (13, 14), (14, 17), (17, 19)]
-    assert content_tokens(text, spans) == (1, 4, 6, 7)
-    assert content_tokens("on the", [(0, 2), (3, 6)]) == (0, 1)
-    assert content_tokens("", []) == ()
-
-
-def test_unicode_and_endless_captions():
-    long = "A dog runs along the beach while the sun goes down behind the hills. " * 60
-    texts = encoder().encode_texts(["ein Hund 🐕 läuft", "كلب على الشاطئ", long])
-    assert texts.layout[2].windows > 1
-    assert texts.layout[2].cut == 0
-    assert np.isfinite(texts.pooled).all()
-    for caption, layout in zip(["ein Hund 🐕 läuft", "كلب على الشاطئ", long], texts.layout, strict=True):
-        assert all(0 <= start < end <= len(caption) for start, end in layout.spans)
 
 
 def test_the_default_scorer_is_calibrated_and_signed():

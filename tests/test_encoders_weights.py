@@ -16,7 +16,7 @@ import pytest
 
 from msdscore.encoders import checkpoints
 from msdscore.encoders.checkpoints import locate
-from msdscore.errors import WeightsError
+from msdscore.errors import WeightsError, install_line
 from msdscore_torch.hub import fetch_error, find_checkpoint, find_config, find_file, wanted_files
 
 NAME = "some-org/tiny"
@@ -74,25 +74,16 @@ def test_folder_is_a_checkpoint(folder):
     assert found.signed("clip-mine") == f"clip-mine@{found.mark}"
 
 
-def test_hash_depends_on_weights_and_settings(folder):
-    first = find_checkpoint(str(folder)).mark
-    assert find_checkpoint(str(folder)).mark == first
-    content = bytearray((folder / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (folder / "model.safetensors").write_bytes(content)
-    second = find_checkpoint(str(folder)).mark
-    (folder / "tokenizer.json").write_text("{ }")
-    assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
-
-
-def test_hash_includes_tuned_parts_and_adapters_but_not_the_bank(folder):
+def test_hash_includes_tuned_parts_and_settings_but_not_the_bank(folder):
     first = find_checkpoint(str(folder)).mark
     (folder / "bank.safetensors").write_bytes(b"background")
     assert find_checkpoint(str(folder)).mark == first
     (folder / "trunk.safetensors").write_bytes(b"tuned")
     second = find_checkpoint(str(folder)).mark
     (folder / "trunk.safetensors").write_bytes(b"other")
-    assert len({first, second, find_checkpoint(str(folder)).mark}) == 3
+    third = find_checkpoint(str(folder)).mark
+    (folder / "tokenizer.json").write_text("{ }")
+    assert len({first, second, third, find_checkpoint(str(folder)).mark}) == 4
 
 
 @pytest.fixture
@@ -234,18 +225,6 @@ def test_missing_path_is_rejected():
         find_checkpoint("./no/where")
 
 
-def test_missing_weights_offline_fail_immediately(tmp_path):
-    begin = time.perf_counter()
-    line = in_fresh_process("load_encoder('clip-l14')", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
-    assert line == (
-        "WeightsError weights of 'openai/clip-vit-large-patch14' are not in the Hugging Face cache and "
-        "offline mode is on (HF_HUB_OFFLINE); download them once with: "
-        "hf download openai/clip-vit-large-patch14, or pass a local folder"
-    )
-    # Time for two imports of torch on a busy machine, without any network timeout.
-    assert time.perf_counter() - begin < 40
-
-
 def test_unreachable_hub_is_a_one_line_error(tmp_path):
     """Connections to port 9 are refused, which is the same error as without a network."""
     line = in_fresh_process(
@@ -269,22 +248,10 @@ def test_cached_weights_load_offline_with_the_commit_in_the_signature(tmp_path):
     assert line == f"short@01234567 {COMMIT}"
 
 
-def test_cache_without_weights_is_incomplete(tmp_path):
-    cache_of(tmp_path, {"config.json": "{}"})
-    line = in_fresh_process(f"find_checkpoint('{NAME}')", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
-    assert line.startswith(f"WeightsError weights of '{NAME}' are not in the Hugging Face cache and offline mode")
-
-
 class Hub(BaseHTTPRequestHandler):
     """The part of the hub's API that is needed to download a model."""
 
-    files: ClassVar = {
-        "config.json": b'{"model_type": "clip"}',
-        "tokenizer.json": b"{}",
-        "model.safetensors": b"weights",
-        "pytorch_model.bin": b"unsafe",
-        "onnx/config.json": b"{}",
-    }
+    files: ClassVar[dict[str, bytes]] = {}
     asked: ClassVar[list[str]] = []
 
     def do_HEAD(self):
@@ -321,9 +288,19 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
+FILES = {
+    "config.json": b'{"model_type": "clip"}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": b"weights",
+    "pytorch_model.bin": b"unsafe",
+    "onnx/config.json": b"{}",
+}
+
+
 @pytest.fixture
 def hub(tmp_path):
     Hub.asked.clear()
+    Hub.files = FILES
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield {
@@ -348,16 +325,16 @@ def test_family_is_determined_before_weights_are_downloaded(hub):
     assert set(Hub.asked) == {"config.json"}
 
 
-def test_open_clip_config_determines_the_family(hub, monkeypatch):
-    monkeypatch.setattr(Hub, "files", {"open_clip_config.json": b"{}", "open_clip_model.safetensors": b"weights"})
+def test_open_clip_config_determines_the_family(hub):
+    Hub.files = {"open_clip_config.json": b"{}", "open_clip_model.safetensors": b"weights"}
     assert in_fresh_process(f"print(find_config('{NAME}').model_type())", **hub) == "open_clip"
     assert set(Hub.asked) == {"open_clip_config.json"}
     line = in_fresh_process(f"find_checkpoint('{NAME}')", **hub)
     assert line == f"WeightsError '{NAME}' has no config.json: it is not a model that msdscore can read"
 
 
-def test_safest_weights_file_is_downloaded(hub, monkeypatch):
-    monkeypatch.setattr(Hub, "files", {"b.bin": b"weights", "c.pt": b"weights", "notes.txt": b"large"})
+def test_safest_weights_file_is_downloaded(hub):
+    Hub.files = {"b.bin": b"weights", "c.pt": b"weights", "notes.txt": b"large"}
     code = f"c = find_file('{NAME}', 'a.safetensors', 'b.bin', 'c.pt'); print(c.mark, c.weight_files()[0].name)"
     assert in_fresh_process(code, **hub) == "01234567 b.bin"
     assert set(Hub.asked) == {"b.bin"}
@@ -387,7 +364,7 @@ def test_weights_of_an_installed_package(tmp_path, monkeypatch):
     assert locate("package:tiny_weights_package/a.bin") == str(package / "a.bin")
     with pytest.raises(WeightsError, match="_package' has no 'b.bin'"):
         locate("package:tiny_weights_package/b.bin")
-    with pytest.raises(WeightsError, match="'no-such-package'"):
+    with pytest.raises(WeightsError, match=f"'no-such-package'.*{install_line('no-such-package')}"):
         locate("package:no_such_package/a.bin")
     assert locate("a.bin", base=package) == str(package / "a.bin")
     assert [locate(name, base=package) for name in ("org/model", "")] == ["org/model", ""]

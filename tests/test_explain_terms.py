@@ -14,7 +14,7 @@ from counting import CountingEncoder
 from msdscore import Scorer
 from msdscore.core.mixture import FitSettings, fit
 from msdscore.encoders.base import PatchLayout
-from msdscore.errors import ConfigError, UnknownNameError
+from msdscore.errors import ConfigError
 from msdscore.explain import projections
 from msdscore.explain.explanation import Explanation
 from msdscore.explain.projections import terms_of
@@ -209,11 +209,6 @@ def test_projections_have_one_value_per_patch(name):
     support, penalty = PROJECTIONS[name](terms)
     assert support.shape == penalty.shape == (3,)
     assert np.argmax(support) == 2
-
-
-def test_unknown_projection_gets_a_suggestion():
-    with pytest.raises(UnknownNameError, match="'influense'.*'influence'"):
-        projections.check_projection("influense")
 
 
 def test_json_contains_all_values(scorer):

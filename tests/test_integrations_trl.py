@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 from PIL import Image
 
+from counting import CountingEncoder
 from msdscore import ConfigError, RunError, Scorer, ScorerSpec, UnknownNameError
 from msdscore_torch.integrations.trl import MSDReward, RemoteReward, msd_reward
 
@@ -149,14 +150,11 @@ def test_words_and_means_are_logged_to_the_trainer(neutral):
     assert all(isinstance(value, float) for value in means.values())
 
 
-def test_each_image_of_a_group_is_encoded_once(monkeypatch):
-    scorer = Scorer("toy")
-    seen = []
-    encode = scorer.encoder.encode_images
-    monkeypatch.setattr(scorer.encoder, "encode_images", lambda items: seen.append(len(items)) or encode(items))
+def test_each_image_of_a_group_is_encoded_once():
+    encoder = CountingEncoder()
     copies = [RED.copy(), RED.copy(), BLUE.copy(), RED.copy()]  # a trainer decodes the image for every completion
-    found = MSDReward(scorer)(completions=["a red square"] * 4, image=copies)
-    assert sum(seen) == 2
+    found = MSDReward(Scorer(encoder))(completions=["a red square"] * 4, image=copies)
+    assert sum(encoder.images) == 2
     assert found[0] == found[1] == found[3]
 
 

@@ -296,7 +296,7 @@ def test_sigkill_preserves_finished_parts(tmp_path):
 
 
 UNLOCKABLE = """
-import errno, fcntl, os, sys
+import errno, fcntl, signal, sys
 from pathlib import Path
 import pyarrow
 from msdscore.io.runs import open_run
@@ -307,7 +307,7 @@ def refuse(file, operation):
 fcntl.flock = refuse
 run = open_run(Path(sys.argv[1]), {})
 run.write(0, pyarrow.table({"a": [1]})) if not list(run.keys()) else run.finish()
-os._exit(9)
+signal.raise_signal(signal.SIGKILL)
 """
 
 
@@ -322,7 +322,7 @@ def test_killed_run_resumes_where_locks_are_not_implemented(tmp_path):
     output = tmp_path / "out.parquet"
     for _ in range(2):
         answer = unlockable(output, "ENOSYS")
-        assert (answer.returncode, answer.stderr) == (9, "")
+        assert (answer.returncode, answer.stderr) == (-signal.SIGKILL, "")
     assert pq.read_table(output)["a"].to_pylist() == [1]
     assert names(tmp_path) == ["out.parquet", "out.parquet.run.json"]
 

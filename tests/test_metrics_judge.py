@@ -105,14 +105,13 @@ def test_permanent_errors_stop_the_run(server, tmp_path):
         judge(server, tmp_path, workers=1, retries=2).score(BATCH)
 
 
-@pytest.mark.parametrize("key", ["secret\nX-Other: 1", "schlüssel", "a\x00b"])
+@pytest.mark.parametrize("key", ["secret\nX-Other: 1", "schlüssel"])
 def test_key_that_no_header_can_contain_is_reported_without_it(server, tmp_path, monkeypatch, key):
-    # A null byte cannot be set in an environment.
-    monkeypatch.setattr(endpoint.os, "environ", {"MY_KEY": key})
+    monkeypatch.setenv("MY_KEY", key)
     with pytest.raises(ConfigError, match="MY_KEY has characters") as caught:
         judge(server, tmp_path, key_env="MY_KEY").score(BATCH)
     assert key[:6] not in str(caught.value)
-    monkeypatch.setattr(endpoint.os, "environ", {"MY_KEY": "secret\n"})  # as read from a file
+    monkeypatch.setenv("MY_KEY", "secret\n")  # as read from a file
     judge(server, tmp_path, key_env="MY_KEY").score(BATCH)
     assert server.headers[0]["Authorization"] == "Bearer secret"
 

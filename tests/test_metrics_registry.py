@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,7 @@ import pytest
 
 from metric_batches import make_batch
 from msdscore.errors import ConfigError, InputError, UnknownNameError
-from msdscore.registry import PluginWarning
-from msdscore_lab.metrics.base import CaseScores, Loaded, MetricRow
-from msdscore_lab.metrics.registry import METRICS, list_metrics, load_metric, load_metrics
+from msdscore_lab.metrics.registry import list_metrics, load_metric, load_metrics
 
 CASES = [(0, ("one two three", "one two")), (0, ("a b", "c d"))]
 
@@ -140,26 +137,3 @@ def test_invalid_score_files_are_rejected(tmp_path):
     (tmp_path / "bad.jsonl").write_text("{")
     with pytest.raises(InputError, match="bad.jsonl line 1 is not"):
         load_metric(f"file:{tmp_path / 'bad.jsonl'}")
-
-
-ROW = MetricRow(name="seven", loader="test_plugin_metric:load", title="always seven")
-
-
-def test_a_plugin_metric_is_listed_and_loaded(monkeypatch):
-    class Module:
-        row = ROW
-
-        @staticmethod
-        def load() -> Loaded:
-            return Loaded(lambda batch: CaseScores(np.full(batch.captions.shape, 7.0)))
-
-    monkeypatch.setitem(sys.modules, "test_plugin_metric", Module)
-    points = [
-        EntryPoint("seven", "test_plugin_metric:row", "msdscore.metrics"),
-        EntryPoint("broken", "no_such_module:row", "msdscore.metrics"),
-    ]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
-    with pytest.warns(PluginWarning, match="'broken' .*'no_such_module'"):
-        assert METRICS.find("seven") is ROW
-    with pytest.warns(PluginWarning):
-        assert load_metric("seven").score(make_batch([None], CASES)).values.tolist() == [[7, 7], [7, 7]]

@@ -124,7 +124,7 @@ class Deadly(ScorerSpec):
     """A scorer that exits every process that builds it."""
 
     def build(self, bank=None):
-        os._exit(1)
+        signal.raise_signal(signal.SIGKILL)
 
 
 def test_shard_that_kills_every_actor_does_not_affect_others(cluster, tmp_path):

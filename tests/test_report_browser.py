@@ -63,10 +63,6 @@ def open_page(browser, path):
     assert browser.run("return document.body.dataset.ready") == "yes"
 
 
-def text(browser, selector):
-    return browser.run("return document.querySelector(arguments[0]).textContent", selector)
-
-
 def cells(browser, column):
     """Return the values of one column in the rendered rows."""
     return browser.run(
@@ -74,10 +70,6 @@ def cells(browser, column):
         "return [...document.querySelectorAll('#window .row')].map(row => row.children[place].textContent)",
         column,
     )
-
-
-def click(browser, selector):
-    browser.run("document.querySelector(arguments[0]).click()", selector)
 
 
 def painted(browser, plot):
@@ -92,16 +84,16 @@ def painted(browser, plot):
 
 
 def search(browser, words):
-    browser.run("const b = $('search'); b.value = arguments[0]; b.dispatchEvent(new Event('input'))", words)
+    browser.fill("#search", words)
     time.sleep(0.4)
 
 
 def test_page_opens_from_disk_without_errors(browser, small):
     open_page(browser, small)
     assert browser.complaints == []
-    assert "17 rows" in text(browser, "#summary")
-    assert "msd|enc:toy@1" in text(browser, "#signature")
-    click(browser, "#more summary")
+    assert "17 rows" in browser.text("#summary")
+    assert "msd|enc:toy@1" in browser.text("#signature")
+    browser.click("#more summary")
     assert all(
         painted(browser, plot) > 3 for plot in ("score", "similarity", "coverage", "support", "scatter", "length")
     )
@@ -112,38 +104,38 @@ def test_captions_are_not_interpreted_as_html(browser, small):
     assert browser.run("return document.title") == "out.parquet"
     search(browser, "onerror")
     assert cells(browser, "caption") == ["</script><img src=x onerror=document.title='owned'> a <b>red</b> ball"]
-    click(browser, "#window .row")
-    assert "</script><img" in text(browser, "#detail .caption")
+    browser.click("#window .row")
+    assert "</script><img" in browser.text("#detail .caption")
     assert browser.run("return document.title") == "out.parquet"
     assert browser.complaints == []
 
 
 def test_rows_sort_in_both_directions_with_missing_values_last(browser, small):
     open_page(browser, small)
-    click(browser, "#head button[data-column=msd]")
+    browser.click("#head button[data-column=msd]")
     rising = [float(value) for value in cells(browser, "msd") if value]
     assert rising == sorted(rising)
     assert cells(browser, "msd")[-1] == ""
-    click(browser, "#head button[data-column=msd]")
+    browser.click("#head button[data-column=msd]")
     falling = [float(value) for value in cells(browser, "msd") if value]
     assert falling == sorted(falling, reverse=True)
     assert cells(browser, "msd")[-1] == ""
-    click(browser, "#head button[data-column=caption]")
+    browser.click("#head button[data-column=caption]")
     assert cells(browser, "caption") == sorted(cells(browser, "caption"))
 
 
 def test_filters_combine_and_can_be_cleared(browser, small):
     open_page(browser, small)
-    click(browser, "#failed")
-    assert text(browser, "#count") == "1 of 17 rows"
+    browser.click("#failed")
+    assert browser.text("#count") == "1 of 17 rows"
     assert "no such file" in cells(browser, "error")[0]
-    click(browser, "#clear")
-    assert text(browser, "#count") == "17 of 17 rows"
-    click(browser, "#captioners tbody tr")
-    shown = text(browser, "#count")
+    browser.click("#clear")
+    assert browser.text("#count") == "17 of 17 rows"
+    browser.click("#captioners tbody tr")
+    shown = browser.text("#count")
     assert shown in ("8 of 17 rows", "9 of 17 rows")
     assert len(set(cells(browser, "system"))) == 1
-    click(browser, "#clear")
+    browser.click("#clear")
 
 
 def test_a_drag_over_a_plot_selects_rows(browser, small):
@@ -154,37 +146,35 @@ def test_a_drag_over_a_plot_selects_rows(browser, small):
     )
     middle = box[1] + box[3] / 2
     browser.drag((box[0] + 2, middle), (box[0] + box[2] / 2, middle))
-    count = int(text(browser, "#count").split()[0])
+    count = int(browser.text("#count").split()[0])
     assert 0 < count < 16
     middle = browser.run("const [a, b] = extent('msd'); return a + 0.52 * (b - a)")
     assert all(float(value) < middle for value in cells(browser, "msd"))
-    assert "MSD" in text(browser, "#chips")
+    assert "MSD" in browser.text("#chips")
 
 
 def test_cards_show_coloured_words_and_open_their_row(browser, small):
     open_page(browser, small)
-    assert browser.run("return document.querySelectorAll('.card img').length") == 16
+    assert browser.count(".card img") == 16
     coloured = browser.run("return [...document.querySelectorAll('.card .w')].filter(w => w.style.background).length")
     assert coloured > 4
-    click(browser, ".card")
-    assert browser.run("return document.querySelectorAll('#detail img').length") == 2
-    assert "coverage" in text(browser, "#detail dl")
+    browser.click(".card")
+    assert browser.count("#detail img") == 2
+    assert "coverage" in browser.text("#detail dl")
 
 
 def test_another_score_redraws_the_comparison(browser, small):
     open_page(browser, small)
-    before = text(browser, "#captioners thead")
-    browser.run(
-        "const m = document.querySelector('#metric'); m.value = 'coverage'; m.dispatchEvent(new Event('change'))"
-    )
-    assert "lower is better" in text(browser, "#captioners thead") != before
+    before = browser.text("#captioners thead")
+    browser.fill("#metric", "coverage")
+    assert "lower is better" in browser.text("#captioners thead") != before
 
 
 @pytest.mark.slow
 def test_fifty_thousand_rows_are_responsive(browser, large):
     open_page(browser, large)
-    assert text(browser, "#count") == "50,000 of 50,000 rows"
-    assert browser.run("return document.querySelectorAll('#window .row').length") < 60
+    assert browser.text("#count") == "50,000 of 50,000 rows"
+    assert browser.count("#window .row") < 60
     spent = browser.run(
         "const times = []; const timed = (work) => { const t = performance.now(); work(); times.push(performance.now() - t); };"
         "timed(() => document.querySelector('#head button[data-column=msd]').click());"
@@ -217,8 +207,8 @@ def test_explanation_page_shows_maps_of_words(browser, tmp_path):
     assert first.startswith("data:image/jpeg")
     browser.run("document.querySelector('.w').dispatchEvent(new Event('focus'))")
     assert browser.run(shown) != first
-    assert "green" in text(browser, "section .key")
-    assert text(browser, "section:nth-of-type(2) .caption") == "</script>red"
+    assert "green" in browser.text("section .key")
+    assert browser.text("section:nth-of-type(2) .caption") == "</script>red"
 
 
 @pytest.fixture(scope="module")
@@ -256,10 +246,10 @@ def test_tiles_count_and_filter_rows_and_match_is_a_percentage(browser, calibrat
     low, high = VERDICT_AT
     shown = match.round(2)
     assert tiles == [(shown >= high).sum(), ((shown >= low) & (shown < high)).sum(), (shown < low).sum()]
-    click(browser, ".tile.off-topic")
-    assert text(browser, "#count").startswith(f"{tiles[2]} of 96")
+    browser.click(".tile.off-topic")
+    assert browser.text("#count").startswith(f"{tiles[2]} of 96")
     assert browser.run("return document.querySelector('.tile.off-topic').ariaPressed") == "true"
-    percentages = browser.run("return [...document.querySelectorAll('.cell.off-topic')].map(c => c.textContent)")
+    percentages = browser.texts(".cell.off-topic")
     assert percentages
     assert all(cell.endswith(" %") and int(cell[:-2]) <= 30 for cell in percentages)
     heads = browser.run("return [...document.querySelectorAll('#head button')].map(b => b.dataset.column)")
@@ -276,7 +266,7 @@ def test_captioners_are_listed_by_their_means_with_intervals(browser, calibrated
     assert [row.split()[:2] for row in rows] == [["two", "48"], ["one", "48"]]
     for row in rows:
         assert f"{100 * means[row.split()[0]]:.0f}" in row
-    assert "msdscore rank-captioners" in text(browser, "#captioners")
+    assert "msdscore rank-captioners" in browser.text("#captioners")
 
 
 def explained_page(folder):
@@ -308,4 +298,4 @@ def test_pages_are_accessible_and_follow_dark_mode(browser, small, tmp_path, kin
 def test_explanation_page_opens_with_the_plain_image(browser, tmp_path):
     browser.open(explained_page(tmp_path))
     assert browser.run("return document.querySelector('.shown').alt") == "image"
-    assert browser.run("return document.querySelector('.tabs [aria-pressed=true]').textContent") == "image"
+    assert browser.text(".tabs [aria-pressed=true]") == "image"

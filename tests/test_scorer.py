@@ -257,13 +257,6 @@ def test_spec_accepts_mappings_and_lists_and_rejects_loaded_objects():
         _ = Scorer(load_encoder("toy")).spec
 
 
-def test_components_given_as_a_list_are_stored_as_a_tuple():
-    config = Paper(components=[5, 3])
-    assert config.components == (5, 3)
-    assert config == Paper.named("long")
-    assert hash(config) == hash(Paper.named("long"))
-
-
 def test_form_by_name():
     assert Scorer("toy", form="long").signature == Scorer("toy", "long").signature
     assert Scorer("toy", form=Paper(alpha=0.2)).form.alpha == 0.2

@@ -458,12 +458,6 @@ def test_bank_does_not_depend_on_hash_randomisation(tmp_path):
     assert len(names) == 1
 
 
-def test_default_encoder_judges_words():
-    bank = load_encoder("mini").bank
-    assert bank.words.reliability["dog"] > bank.words.other
-    assert "dog" in bank.vocabulary.words
-
-
 def test_evidence_form_is_named_in_signatures_and_tables():
     image = Image.new("RGB", (64, 64), "red")
     evidence, paper = Scorer("mini"), Scorer("mini", form="short")

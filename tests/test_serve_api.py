@@ -80,13 +80,6 @@ def test_references_give_ref_msd_and_explanations(client, scorer):
     assert client.post("/v1/score", json=request_body()).json()["items"][0]["scores"][0]["ref_msd"] is None
 
 
-def test_score_is_per_caption_and_equal_for_multipart(client, scorer):
-    rows = client.post("/v1/score", json=request_body()).json()["items"][0]["scores"]
-    form = client.post("/v1/score", files={"image": image_bytes()}, data={"caption": ["a red square", "a blue square"]})
-    assert rows == form.json()["items"][0]["scores"]
-    assert rows[1]["msd"] == rows[1]["soft_msd"] == scorer.score(image_bytes(), "a blue square").msd
-
-
 def test_rows_with_an_error_have_the_same_keys(client):
     broken = base64.b64encode(image_bytes()[:40]).decode()
     body = {"items": [{"image": broken, "captions": ["a"]}, request_body(captions=("a dog", " "))]}

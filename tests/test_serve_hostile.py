@@ -1,6 +1,5 @@
 """The service against hostile clients: connections, memory, scored files, proxies and shutdown."""
 
-import asyncio
 import base64
 import configparser
 import json
@@ -32,7 +31,7 @@ from msdscore_serve.guard import OPEN_PATHS
 from msdscore_serve.reading import Stored, _read_items
 from msdscore_serve.server import bind
 from msdscore_serve.settings import RequestError, ServeSettings
-from serving import SPEC, TOKEN, client, image_bytes, request_body, served
+from serving import SPEC, TOKEN, client, image_bytes, of_a_lost_client, post, request_body, served, status_of
 
 UPLOAD = (
     b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 33554432\r\n\r\n{"
@@ -50,13 +49,6 @@ def received(connection):
     while chunk := connection.recv(65536):
         content += chunk
     return content
-
-
-def post(address, path, body, headers=None):
-    with closing(HTTPConnection(urlsplit(address).netloc, timeout=300)) as connection:
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"} | (headers or {}))
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
 
 
 @contextmanager
@@ -88,8 +80,8 @@ def test_large_images_release_their_memory_and_stalled_uploads_do_not_delay_shut
         assert post(address, "/v1/explain", request_body())[0] == 200
         before = megabytes(child.pid, "VmRSS")
         for path, count in (("/v1/explain", 5), ("/v1/score", 2)):
-            status, answer = post(address, path, {"items": [large] * count})
-            assert (status, len(answer["items"])) == (200, count)
+            code, answer, _ = post(address, path, {"items": [large] * count})
+            assert (code, len(answer["items"])) == (200, count)
         until = time.monotonic() + 60
         while megabytes(child.pid, "RssAnon") > 500:
             assert time.monotonic() < until
@@ -148,19 +140,7 @@ def test_decoded_images_are_limited():
     ],
 )
 def test_invalid_headers_are_rejected(headers, status):
-    app, sent = create_app(SPEC.build(), ServeSettings(), spec=SPEC), []
-
-    async def receive():
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        sent.append(message)
-
-    given = {"host": "localhost", "content-type": "application/json"} | headers
-    scope = {"type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b""}
-    encoded = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
-    asyncio.run(app({**scope, "headers": encoded, "root_path": "", "scheme": "http"}, receive, send))
-    assert sent[0]["status"] == status
+    assert of_a_lost_client(create_app(SPEC.build(), ServeSettings(), spec=SPEC), **headers) == status
 
 
 @pytest.mark.parametrize("start", [b"", b"POST /v1/score HTTP/1.1\r\nHost: local"])
@@ -318,29 +298,6 @@ def nginx(folder, configuration, **values):
             proxy.terminate()
 
 
-def test_only_allowed_hosts_are_served_behind_nginx(tmp_path):
-    with (
-        served(allow_host=("msd.example",)) as address,
-        nginx(tmp_path, PROXY, PLACE=urlsplit(address).netloc) as proxied,
-    ):
-        port = urlsplit(proxied).port
-        for prefix in ("", "/msd"):
-            for origin in ("http://msd.example", f"http://msd.example:{port}"):
-                headers = {"Host": f"msd.example:{port}", "Origin": origin}
-                status, answer = post(proxied, f"{prefix}/v1/score", request_body(), headers)
-                assert status == 200
-                assert answer["items"][0]["scores"][0]["msd"] is not None
-            assert post(proxied, f"{prefix}/v1/score", request_body(), {"Host": "other.example"})[0] == 403
-        assert (
-            post(proxied, "/v1/score", request_body(), {"Host": "msd.example", "Origin": "http://evil.example"})[0]
-            == 403
-        )
-    with served() as address:
-        (tmp_path / "plain").mkdir()
-        with nginx(tmp_path / "plain", PROXY, PLACE=urlsplit(address).netloc) as proxied:
-            assert "--allow-host" in post(proxied, "/v1/score", request_body(), {"Host": "msd.example"})[1]["error"]
-
-
 def test_rejected_bodies_do_not_switch_off_the_service_behind_nginx(tmp_path):
     """nginx takes a connection that is reset while it sends a body for a failure, and answers 502 to everyone."""
     body = {"image": base64.b64encode(os.urandom(8 << 20)).decode(), "captions": ["a dog"]}
@@ -377,12 +334,6 @@ def options_of(command):
     return [word for at, word in enumerate(words) if at not in dropped]
 
 
-def status(address, path="/readyz", headers=None):
-    with closing(HTTPConnection(urlsplit(address).netloc, timeout=60)) as connection:
-        connection.request("GET", path, headers=headers or {})
-        return connection.getresponse().status
-
-
 def test_nginx_works_as_documented(tmp_path):
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     commands = [line for line in page.splitlines() if line.startswith("msdscore serve --port 800")]
@@ -399,7 +350,7 @@ def test_nginx_works_as_documented(tmp_path):
             ),
         ) as proxied,
     ):
-        assert status(proxied, "/", {"Host": "msd.example.org"}) == 200
+        assert status_of(proxied, "/", {"Host": "msd.example.org"}) == 200
         assert post(proxied, "/v1/score", request_body(), known)[0] == 200
         assert post(proxied, "/v1/score", request_body(), {"Host": "msd.example.org"})[0] == 401
 
@@ -415,12 +366,12 @@ def test_systemd_unit_starts_and_stops_the_service(tmp_path):
         found = subprocess.run([program, "verify", str(path)], capture_output=True, text=True, check=False).stderr
         assert str(path) not in found, found
     with process(*options_of(unit["Service"]["ExecStart"]), token=TOKEN) as (child, address):
-        assert status(address) == 200
+        assert status_of(address) == 200
         child.send_signal(signal.SIGTERM)
         until = time.monotonic() + 9
-        while status(address) == 200:
+        while status_of(address) == 200:
             assert time.monotonic() < until
-        assert status(address, "/version", {"Authorization": f"Bearer {TOKEN}"}) == 200
+        assert status_of(address, "/version", {"Authorization": f"Bearer {TOKEN}"}) == 200
         assert child.wait(timeout=int(unit["Service"]["TimeoutStopSec"])) in (0, -signal.SIGTERM)
         lines = [json.loads(line) for line in child.stderr.read().splitlines()]
     assert {"time", "level", "message", "request", "method", "path", "status", "seconds"} == set(lines[0])
@@ -438,7 +389,7 @@ def test_kubernetes_probes_are_answered():
         local = f"http://127.0.0.1:{urlsplit(address).port}"
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
             probe = container[name]["httpGet"]
-            assert status(local, probe["path"]) == 200
+            assert status_of(local, probe["path"]) == 200
             assert probe["port"] == container["ports"][0]["name"]
 
 
@@ -545,9 +496,7 @@ def test_huge_body_is_rejected_without_blocking_others(name):
         sender.start()
         while sender.is_alive():
             started = time.perf_counter()
-            with closing(HTTPConnection(urlsplit(address).netloc, timeout=60)) as connection:
-                connection.request("GET", "/healthz")
-                assert connection.getresponse().status == 200
+            assert status_of(address, "/healthz") == 200
             slowest = max(slowest, time.perf_counter() - started)
         assert answers[0][0] in (413, 422), answers
         assert len(answers[0][1]) < 300

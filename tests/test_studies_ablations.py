@@ -8,6 +8,7 @@ import pytest
 
 from bench_sets import COLOURS, encoded, make_expert, make_sugarcrepe, write_images
 from command_line import invoke, output_of
+from counting import CountingEncoder
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore.forms.paper import Paper
@@ -58,8 +59,8 @@ def test_variants_include_the_default():
     assert slug("Gaussian, spherical") == "gaussian-spherical"
 
 
-def test_sweep_compares_variants_with_the_baseline_and_is_cached(root, tmp_path, monkeypatch):
-    encoder, study = load_encoder("toy"), Study(root=root, output=tmp_path / "alpha.json")
+def test_sweep_compares_variants_with_the_baseline_and_is_cached(root, tmp_path):
+    encoder, study = CountingEncoder(), Study(root=root, output=tmp_path / "alpha.json")
     variants, own = value_variants("alpha", "0 0.1", encoder, Paper())
     results = run_sweep(study, plan(root), variants, baseline=own)
     first, second = results
@@ -69,9 +70,10 @@ def test_sweep_compares_variants_with_the_baseline_and_is_cached(root, tmp_path,
     assert first.result.metric("msd").figures == first.result.metric("cosine").figures
     assert first.against["msd"].first == first.result.metric("msd").figures[0].value
     table = sweep_table(results, axis="alpha", baseline=own)
-    monkeypatch.setattr(encoder, "encode_texts", None)
+    encoded_once = len(encoder.captions)
     again = sweep_table(run_sweep(study, plan(root), variants, baseline=own), axis="alpha", baseline=own)
     assert to_json("alpha", [again]) == to_json("alpha", [table])
+    assert len(encoder.captions) == encoded_once
     text = to_markdown([table])
     assert "| difference from alpha=0.1 |" in text
     assert "| accuracy/add_att |" in text

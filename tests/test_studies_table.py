@@ -2,8 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 
@@ -56,12 +54,6 @@ def test_figures_are_reproducible(x, points):
     table = Table(name="t", columns=[per_cent("share")], rows=ROWS, plots=[plot, replace(plot, series="")])
     assert to_figure([table]).startswith(b"\x89PNG")
     assert to_figure([table], "svg") == to_figure([table], "svg")
-
-
-def test_figures_do_not_warn_on_slow_machines(monkeypatch):
-    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=count(0, 5).__next__))
-    plot = Plot(x="at", y=["share", "p"], series="set")
-    assert to_figure([Table(name="t", columns=[per_cent("share")], rows=ROWS, plots=[plot])]) is not None
 
 
 def test_intervals_are_bands_for_few_lines_and_bars_for_many():

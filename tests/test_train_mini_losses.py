@@ -102,17 +102,6 @@ def test_kl_gradients_flow_through_all_em_iterations():
     assert torch.autograd.gradcheck(value, (images.points,), atol=1e-5)
 
 
-def test_token_table_is_the_maximum_over_patches(monkeypatch):
-    images, texts = projected(3, 4, seed=1), projected(3, 5, seed=2)
-    tokens = texts.points[texts.mask]
-    wanted = torch.stack(
-        [torch.stack([max(x @ y for x in images.points[b][images.mask[b]]) for b in range(3)]) for y in tokens]
-    )
-    assert torch.allclose(token_table(images, tokens), wanted)
-    monkeypatch.setattr("train_mini.local_losses.MAX_TABLE_SIZE", 1)
-    assert torch.allclose(token_table(images, tokens), wanted)
-
-
 def test_caption_table_is_the_mean_over_tokens():
     images, texts = projected(2, 4, seed=1), projected(3, 5, seed=2)
     table = token_table(images, texts.points[texts.mask])
