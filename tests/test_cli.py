@@ -10,12 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
-from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
@@ -26,7 +23,6 @@ from typer.testing import CliRunner
 from command_line import completed, invoke, msdscore, refused
 from msdscore import Paper
 from msdscore.cli.app import app
-from msdscore.cli.estimate import sampled_rate
 from msdscore.cli.options import flattened
 from msdscore.encoders.registry import built_in
 from msdscore.errors import MissingExtraError, MSDScoreError, install_line
@@ -623,77 +619,6 @@ def test_control_characters_are_escaped(red):
         answer = completed(command, red, "a red \x1b[31msquare\x07 \u202eback", "--encoder", "toy")
         assert not {"\x1b", "\x07", "\u202e"} & set(answer.stdout + answer.stderr)
         assert r"\x1b[31m" in answer.stdout
-
-
-def test_estimate_prints_rows_rate_and_time_and_writes_nothing(tmp_path):
-    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
-    lines = [json.dumps({"image": str(tmp_path / "red.png"), "caption": f"a red square {n}"}) + "\n" for n in range(40)]
-    (tmp_path / "rows.jsonl").write_text("".join(lines))
-    (tmp_path / "few.jsonl").write_text("".join(lines[:3]))
-    before = sorted(tmp_path.iterdir())
-    told = completed("score", tmp_path / "rows.jsonl", "-e", "toy", "-o", tmp_path / "out.parquet", "--estimate")
-    assert told.stdout.startswith("40 rows in 1 file\n")
-    assert "rows per second on cpu in one process, from a sample of 32" in told.stdout
-    facts = json.loads(msdscore("score", tmp_path / "rows.jsonl", "-e", "toy", "--estimate", "--json").stdout)
-    assert (facts["rows"], facts["exact"], facts["shards"], facts["processes"]) == (40, True, 1, 1)
-    assert facts["seconds"] == pytest.approx(40 / facts["rows_per_second"], abs=0.06)
-    assert "3 rows are too few for an estimate; omit --estimate" in refused(
-        "score", tmp_path / "few.jsonl", "-e", "toy", "--estimate"
-    )
-    assert sorted(tmp_path.iterdir()) == before
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    for number in range(3):
-        (shards / f"{number}.jsonl").write_text("".join(lines))
-    (shards / "2.jsonl").write_text("".join(lines[:20]))
-    many = msdscore("score", f"{shards}/{{0..2}}.jsonl", "-e", "toy", "-o", tmp_path / "scores", "--estimate")
-    guess = re.match(r"about (\d+) rows in 3 files, estimated from the first one\n", many.stdout)
-    assert abs(int(guess[1]) - 100) <= 1  # from the sizes of the files
-
-
-def test_an_estimate_of_a_folder_needs_no_output_and_counts_every_parquet_file(tmp_path):
-    (tmp_path / "data").mkdir()
-    content = BytesIO()
-    Image.new("RGB", (32, 32), "red").save(content, "PNG")
-    for name, count in (("a", 30), ("b", 50), ("c", 7)):
-        captions = [f"a red square {number}" for number in range(count)]
-        table = pa.table({"image": [content.getvalue()] * count, "caption": captions})
-        pq.write_table(table, tmp_path / f"data/{name}.parquet")
-    told = msdscore("score", tmp_path / "data", "-e", "toy", "--estimate", "--workers", 2, "--json")
-    facts = json.loads(told.stdout)
-    assert (facts["rows"], facts["exact"], facts["shards"], facts["processes"]) == (87, True, 3, 2)
-    assert facts["seconds"] == pytest.approx(87 / facts["rows_per_second"] / 2, abs=0.06)
-    part = msdscore("score", tmp_path / "data", "-e", "toy", "--estimate", "--part", "0/2", "--json")
-    assert (json.loads(part.stdout)["rows"], json.loads(part.stdout)["shards"]) == (37, 2)
-
-
-def test_an_estimate_takes_a_limited_time(one_row, tmp_path, monkeypatch):
-    image = json.loads(one_row.read_text().splitlines()[0])["image"]
-    lines = [json.dumps({"image": str(one_row.parent / image), "caption": f"a red square {n}"}) for n in range(9000)]
-    (tmp_path / "many.jsonl").write_text("\n".join(lines))
-    monkeypatch.setattr("msdscore.cli.estimate.LIMIT", 0.0)  # stops at the first look at the clock
-    answer = msdscore("score", tmp_path / "many.jsonl", "-e", "toy", "--estimate", "--json")
-    facts = json.loads(answer.stdout)
-    assert (facts["rows"], facts["exact"]) == (4096, False)
-
-
-def test_an_estimate_times_whole_batches():
-    class Batched:  # yields the scores of a batch together, after 0.2 s
-        def stream(self, pairs):
-            for start in range(0, len(pairs), 16):
-                time.sleep(0.2)
-                yield from pairs[start : start + 16]
-
-    class Rows:
-        name = "rows"
-
-        def read(self):
-            return (SimpleNamespace(image="a.jpg", caption="a", error=None) for _ in range(1000))
-
-    for limit, counted in ((0.0, 8), (0.5, 256)):  # the warm-up takes 0.2 s for 8 rows
-        rate, sample = sampled_rate(Batched(), Rows(), time.perf_counter() + limit, lambda done, total: None)
-        assert sample <= counted
-        assert rate > 25  # 40 and 80 on an idle machine; 5 if only the first score of a batch were counted
 
 
 def test_items_are_listed_from_the_benchmark_folder_or_its_parent(tmp_path):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial, reduce
+from functools import reduce
 from itertools import islice
 from operator import add
 from pathlib import Path
@@ -66,9 +66,6 @@ class TargetOptions:
     )
     overwrite: options.Overwrite = False
     retry: bool = option(OUTPUT, False, "--retry", help="Score failed rows again.")
-    estimate: bool = option(
-        OUTPUT, False, "--estimate", help="Score only a sample; print the rows, rate and time for the whole input."
-    )
     json: options.Json = False
 
     def __post_init__(self) -> None:
@@ -88,8 +85,6 @@ class WorkerOptions:
         SHARDS, None, min=1, help="Processes or actors; default: one per GPU, or per two cores."
     )
     part: str | None = option(SHARDS, None, help="One of N equal parts, e.g. 3/100, for array jobs.")
-    time_limit: float | None = option(SHARDS, None, help="Maximum seconds per shard; then its worker is stopped.")
-    metrics: Path | None = option(SHARDS, None, help="Text file of the progress for Prometheus' node exporter.")
     address: str | None = option(
         SHARDS, None, help="For --engine ray: address of the cluster, e.g. auto or ray://HOST:10001."
     )
@@ -137,12 +132,6 @@ def score(
     output = None if target.output is None or is_standard_output(target.output) else target.output
     sources, spec = [source, *(captions or [])], scorer.spec(batch, decoders=workers.decoders)
     names = ColumnNames(image=rows.image_column, caption=rows.caption_column, id=rows.id_column)
-    if target.estimate:
-        from msdscore.cli.estimate import print_estimate
-
-        open_shard = partial(open_rows, images=rows.images, format=rows.input_format, columns=names, hashed=False)
-        print_estimate(spec, estimated_shards(sources, workers.part), open_shard, workers.workers, as_json=target.json)
-        return
     if output is not None and is_folder(output, source):
         if not is_address(output) and any(Path(name).is_dir() and is_same_file(Path(output), name) for name in sources):
             raise ConfigError(f"{output}: is the folder of the shards; expected another folder for their scores")
@@ -172,16 +161,6 @@ def score(
         ):
             is_complete = run_file(spec, opened, known, file, target)
     raise typer.Exit(0 if is_complete else options.SOME_FAILED)
-
-
-def estimated_shards(sources: list[str], part: str | None) -> list[str]:
-    """Return the inputs to estimate: the shards of a folder or pattern, or one file of rows."""
-    from msdscore.io.stores import expand_all
-
-    shards = sources[:1] if sources[0] == "-" else part_of(expand_all(sources), part)
-    if not shards:
-        raise ConfigError(f"part {part} of {sources[0]} has no shards; expected fewer parts")
-    return shards
 
 
 def run_image(
@@ -339,7 +318,7 @@ def run_shards(
         worst=_WORST if target.worst_words is None else target.worst_words, retry=target.retry,
         overwrite=target.overwrite,
     )  # fmt: skip
-    run = RunRecord(folder, jobs, spec.to_dict(), how.recorded(), workers.part, workers.metrics)
+    run = RunRecord(folder, jobs, spec.to_dict(), how.recorded(), workers.part)
     with stoppable(_STOPPED):
         try:
             with bar("shards") as show:
@@ -363,12 +342,12 @@ def _scored_shards(
 
         cluster = RayOptions(
             address=workers.address, most=workers.workers, cpus=workers.worker_cpus or 1.0,
-            gpus=workers.worker_gpus, time_limit=workers.time_limit,
+            gpus=workers.worker_gpus,
         )  # fmt: skip
         return score_on_ray(spec, jobs, how, cluster)
     from msdscore.run.workers import score_on_workers
 
-    return score_on_workers(spec, jobs, how, workers=workers.workers, time_limit=workers.time_limit)
+    return score_on_workers(spec, jobs, how, workers=workers.workers)
 
 
 def print_shards(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 from msdscore.core.evidence import VERDICT_AT
@@ -18,7 +18,7 @@ from msdscore.encoders.cached import CacheUse
 from msdscore.errors import InputError, RunError, shortened
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc, pq
-from msdscore.io.files import base_name, is_address, split_query, write_bytes
+from msdscore.io.files import base_name, is_address, split_query
 from msdscore.io.tables import ROW_GROUP
 from msdscore.io.targets import REMEDY, RUN_NOTES, check_manifest, dump, json_bytes, parsed
 from msdscore.rows.rules import ColumnNames
@@ -238,8 +238,7 @@ class RunRecord:
     Every finished shard is a line that is appended to `_run/shards.jsonl`; `_run/run.json` has the totals. Nothing is
     written before a shard has a result, nor if all shards were finished before: the folder may then be read-only. A
     shard that is refused keeps the state of its scores. `scorer` and `options` are recorded as they are. `part` is that
-    of an array job, such as 3/100, which has files of its own. `metrics` is a text file in the format of Prometheus,
-    written with the totals, as its node exporter collects them.
+    of an array job, such as 3/100, which has files of its own.
     """
 
     folder: str
@@ -247,7 +246,6 @@ class RunRecord:
     scorer: Mapping[str, Any]
     options: Mapping[str, Any]
     part: str | None = None
-    metrics: Path | None = None
     results: list[ShardResult] = field(default_factory=list)
     _states: dict[str, Entry] | None = None  # by name of the scores
     _unwritten: list[Entry] = field(default_factory=list)
@@ -360,15 +358,14 @@ class RunRecord:
             raise RunError(f"{shortened(name)}: cannot be written ({error.strerror}); finished shards stay") from error
 
     def _write_totals(self, *, finished: bool) -> None:
-        """Write what is new of states and totals, and the totals for Prometheus if requested."""
-        totals = self.totals()
+        """Write what is new of states and totals."""
         if self._states is not None and self._is_new:
             self._write_states(self._states)
             record = {
                 "version": __version__,
                 "started": self._date,
                 "finished": finished,
-                **totals,
+                **self.totals(),
                 "signature": next((result.signature for result in self.results if result.signature), ""),
                 "scorer": self.scorer,
                 "options": self.options,
@@ -376,14 +373,6 @@ class RunRecord:
             content = json.dumps(record, ensure_ascii=False, indent=1, default=str) + "\n"
             with stores.writing(self._file("run", "json")) as file:
                 file.write(content.encode())
-        if self.metrics is None:
-            return
-        values = {**totals, "finished": int(finished), "updated_seconds": round(time(), 3)}
-        lines = [f"# TYPE msdscore_run_{name} gauge\nmsdscore_run_{name} {value}\n" for name, value in values.items()]
-        try:
-            write_bytes(self.metrics, "".join(lines).encode(), folder=self.metrics.parent)
-        except OSError as error:
-            raise RunError(f"{self.metrics}: cannot be written ({error.strerror or error}); omit --metrics") from error
 
 
 def _entry(result: ShardResult) -> Entry:

@@ -1,6 +1,5 @@
 """Score shards on a Ray cluster: Ray Data distributes them to actors, and retries those of a lost actor."""
 
-import faulthandler
 import json
 import logging
 import os
@@ -41,14 +40,11 @@ class RayOptions:
     cpus: float = 1.0
     gpus: float | None = None
     tries: int = 3  # additional tries of a shard whose actor is lost
-    time_limit: float | None = None  # seconds; an actor that takes longer for a shard exits, and the shard is retried
 
     def __post_init__(self) -> None:
         if self.least < 1 or (self.most is not None and self.most < self.least):
             raise ConfigError(f"expected at least 1 actor, and no fewer at most, got {self.least} to {self.most}")
         gpus = self.gpus or 0.0
-        if self.time_limit is not None and not 0 < self.time_limit < inf:
-            raise ConfigError(f"a time limit must be a positive number of seconds, got {self.time_limit:g}")
         if not (0 <= self.cpus < inf and 0 <= gpus < inf) or (gpus > 1 and gpus % 1):
             raise ConfigError(
                 f"expected cores, and a part of one GPU or whole ones, per actor, got {self.cpus:g} and {gpus:g}"
@@ -160,7 +156,6 @@ def _results(
                 options,
                 lambda job: ray.get(counter.allows.remote(job.output)),
                 str(Path.cwd()),
-                how.time_limit,
             ),
             compute=ray.data.ActorPoolStrategy(
                 min_size=min(how.least, most), max_size=most, max_tasks_in_flight_per_actor=2
@@ -227,12 +222,11 @@ class ShardActor:
         options: ShardOptions,
         may_try: Callable[[ShardJob], bool] = lambda job: True,
         folder: str | None = None,
-        time_limit: float | None = None,
     ) -> None:
         if spec.device == "auto" and gpu_count():
             spec = replace(spec, device="cuda:0")  # the actor only sees its own GPU
         self._worker, self._may_try = ShardWorker(spec, options), may_try
-        self._folder, self._time_limit = folder, time_limit
+        self._folder = folder
         if folder is not None and Path(folder).is_dir():
             os.chdir(folder)
 
@@ -254,13 +248,7 @@ class ShardActor:
                 )
             if not self._may_try(job):
                 return _lost(job, "was lost every time that it was tried")
-            if self._time_limit is not None:  # then the process exits, even if it hangs outside of Python
-                faulthandler.dump_traceback_later(self._time_limit, exit=True)
-            try:
-                return self._worker(job)
-            finally:
-                if self._time_limit is not None:
-                    faulthandler.cancel_dump_traceback_later()
+            return self._worker(job)
         except MSDScoreError as error:
             return error
         except Exception as error:  # noqa: BLE001, Ray would silently drop the block

@@ -10,13 +10,11 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import inf
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event, Lock
-from time import monotonic
 from typing import Self
 
 from msdscore import threads
@@ -52,25 +50,21 @@ def score_on_workers(
     *,
     workers: int | None = None,
     at_once: int | None = None,
-    time_limit: float | None = None,
 ) -> Iterator[ShardResult]:
     """Score shards on worker processes and yield their results as they are done.
 
     A worker that dies is replaced, and its shards are tried again. The default number of `workers` is one per GPU, else
     one for every two cores; a single one is this process. Each scores `at_once` shards concurrently, see `score_jobs`.
-    With a `time_limit` (in seconds) a worker that takes longer for a shard is killed, as if it had died.
     """
-    if time_limit is not None and not 0 < time_limit < inf:
-        raise ConfigError(f"a time limit must be a positive number of seconds, got {time_limit:g}")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     check_copied(jobs, options)
     count = min(workers or default_workers(spec), len(jobs))
-    if count <= 1 and time_limit is None:
+    if count <= 1:
         yield from score_jobs(spec, jobs, options, at_once=at_once)
         return
     each = shards_at_once(spec) if at_once is None else at_once
-    pool = _Pool([spec_of_worker(spec, number, count) for number in range(count)], options, each, time_limit)
+    pool = _Pool([spec_of_worker(spec, number, count) for number in range(count)], options, each)
     try:
         yield from pool.run(jobs)
     finally:
@@ -101,8 +95,6 @@ class _Member:
     pipe: Connection
     number: int
     jobs: list[ShardJob] = field(default_factory=list)
-    since: float = 0.0  # time of the last shard that it received or finished
-    overdue: bool = False
 
 
 class _Pool:
@@ -111,10 +103,8 @@ class _Pool:
     They are tried again one by one: a shard is never given up because of another one.
     """
 
-    def __init__(
-        self, specs: Sequence[ScorerSpec], options: ShardOptions, at_once: int, time_limit: float | None
-    ) -> None:
-        self._specs, self._options, self._at_once, self._limit = specs, options, at_once, time_limit
+    def __init__(self, specs: Sequence[ScorerSpec], options: ShardOptions, at_once: int) -> None:
+        self._specs, self._options, self._at_once = specs, options, at_once
         self._members: list[_Member] = []
         self._tries: Counter[ShardJob] = Counter()
 
@@ -128,11 +118,10 @@ class _Pool:
                 if waiting and len(member.jobs) <= most and not (member.jobs and was_lost):
                     job = waiting.popleft()
                     member.jobs.append(job)
-                    member.since = monotonic()
                     self._tries[job] += 1
                     with suppress(BrokenPipeError):  # it has died, which `_receive` notices
                         member.pipe.send(job)
-            ready = set(wait([member.pipe for member in self._members if member.jobs], self._end_overdue()))
+            ready = set(wait([member.pipe for member in self._members if member.jobs]))
             for member in [member for member in self._members if member.pipe in ready]:
                 result = self._receive(member, waiting)
                 if result is not None:
@@ -147,19 +136,6 @@ class _Pool:
             member.process.kill()  # a process that hangs ignores SIGTERM
             member.pipe.close()
 
-    def _end_overdue(self) -> float | None:
-        """Kill workers that exceed the time limit; return the seconds until the next check."""
-        if self._limit is None:
-            return None
-        now, left = monotonic(), [self._limit]
-        for member in self._members:
-            if member.jobs and now - member.since >= self._limit:
-                member.overdue = True
-                member.process.kill()
-            elif member.jobs:
-                left.append(self._limit - (now - member.since))
-        return min(left)
-
     def _receive(self, member: _Member, waiting: deque[ShardJob]) -> ShardResult | None:
         """Return the result of a worker; if it has died, replace it and requeue its shards."""
         try:
@@ -170,7 +146,6 @@ class _Pool:
             raise result
         if result is not None:
             member.jobs = [job for job in member.jobs if job.output != result.output]
-            member.since = monotonic()
             return result
         member.process.join()
         member.pipe.close()
@@ -183,8 +158,6 @@ class _Pool:
         code, again_lost = member.process.exitcode or 0, "and again when it was tried again"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         reason = f"its worker process ended ({how}), {again_lost}; out of memory?"
-        if member.overdue:
-            reason = f"its worker was ended after {self._limit:g} seconds (--time-limit), {again_lost}"
         return ShardResult(job.source, job.output, error=f"{job.source}: {reason}")
 
     def _start(self, number: int) -> _Member:
