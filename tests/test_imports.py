@@ -1,6 +1,5 @@
 """No circular imports, and no heavy imports in `import msdscore`."""
 
-import json
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -66,7 +65,7 @@ assert len(scorer.score_batch([image, image], ["a cat", "a dog"])) == 2
 
 @pytest.mark.parametrize(
     ("arguments", "extra"),
-    [(("score", "rows.jsonl", "-o", "out.csv"), "files"), (("select", "out.parquet", "-o", "x.jsonl"), "select")],
+    [(("score", "rows.jsonl", "-o", "out.jsonl"), "files"), (("select", "out.parquet", "-o", "x.jsonl"), "select")],
 )
 def test_missing_extra_is_one_line_with_the_command(arguments, extra, tmp_path):
     from msdscore import sample_image
@@ -78,30 +77,6 @@ def test_missing_extra_is_one_line_with_the_command(arguments, extra, tmp_path):
     assert f"install it with: {install_line(f'msdscore[{extra}]')}\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.parts"))
-
-
-@pytest.mark.parametrize("output", ["out.jsonl", "out.json"])
-def test_json_lines_are_scored_without_pyarrow_as_with_it(output, tmp_path):
-    from msdscore import sample_image
-
-    cat, coffee = (str(sample_image(name)) for name in ("cat", "coffee"))
-    rows = [
-        {"image": cat, "caption": "a cat", "x": 1}, {"image": coffee, "caption": "a cup", "references": ["a cup of tea"]},
-        {"image": "nothing.jpg", "caption": "a cup", "msd": 3}, {"image": cat, "caption": "ein Hund am Strand", "id": "z"},
-        {"image": cat, "captions": ["a dog", ""]}, {"caption": "a cat", "references": ["a cat"]},
-    ]  # fmt: skip
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["msdscore", "score", "rows.jsonl", "-o", output, "--worst-words", "2", "--form", "short"]
-    record = tmp_path / f"{output}.run.json"
-    done = without(f"from msdscore.__main__ import main; sys.argv = {command}; main()", cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
-    plain = (tmp_path / output).read_bytes(), json.loads(record.read_text())
-    command[1:1] = ["-m", "msdscore"]
-    again = subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "already finished" in again.stderr
-    subprocess.run([sys.executable, *command[1:], "--overwrite"], cwd=tmp_path, capture_output=True, check=False)
-    full = (tmp_path / output).read_bytes(), json.loads(record.read_text())
-    assert plain == full
 
 
 def test_all_exported_names_exist():

@@ -69,6 +69,7 @@ def test_command_line():
 
 
 def test_json_lines_are_scored(tmp_path):
+    pytest.importorskip("pyarrow")
     rows = [{"image": str(CAT), "caption": "a cat"}, {"image": "none.jpg", "caption": "a cat"}, {"caption": "a dog"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     command = [sys.executable, "-m", "msdscore", "score", "rows.jsonl", "-o", "out.jsonl", "--device", "cpu"]

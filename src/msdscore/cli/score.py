@@ -126,7 +126,6 @@ def score(
     """
     from msdscore.io.files import is_address, is_image_name
     from msdscore.io.targets import is_same_file, is_standard_output
-    from msdscore.rows.files import open_rows
     from msdscore.rows.rules import ColumnNames
 
     output = None if target.output is None or is_standard_output(target.output) else target.output
@@ -155,6 +154,8 @@ def score(
     elif is_image_name(Path(source)):
         raise ConfigError(f"{source}: an image needs captions: msdscore score IMAGE CAPTION…")
     else:
+        from msdscore.rows.files import open_rows
+
         with (
             stoppable(_STOPPED_READING),  # which deletes what was read from standard input
             open_rows(source, images=rows.images, format=rows.input_format, columns=names, references=known) as opened,
@@ -173,13 +174,14 @@ def run_image(
 ) -> bool:
     """Rank the captions of one image, and print or write the result; return whether all were scored."""
     from msdscore.core.evidence import limits_text
-    from msdscore.io.tables import check_output, text_in_csv, write_table
-    from msdscore.rows.formats import INPUT_FORMATS
+    from msdscore.io.files import INPUT_FORMATS
     from msdscore.scorer import Scorer
 
     if Path(image).suffix.lower().removeprefix(".") in INPUT_FORMATS:
         raise ConfigError(f"{image} is a file of rows; pass an image, or omit the captions")
     if output is not None:
+        from msdscore.io.tables import check_output, text_in_csv, write_table
+
         check_output(output, inputs=[image])
     scorer = Scorer.from_spec(spec)
     try:
@@ -266,8 +268,8 @@ def _reject_shards(workers: WorkerOptions, sources: Sequence[str]) -> None:
     """Raise for several shards or options of shards if the output is not a folder."""
     several = False
     if len(sources) > 1 or not Path(sources[0]).is_file():
+        from msdscore.io.files import has_input_suffix
         from msdscore.io.stores import expand
-        from msdscore.rows.formats import has_input_suffix
 
         is_rows = has_input_suffix(sources[0])
         several = is_rows and (any(map(has_input_suffix, sources[1:])) or len(expand(sources[0])) > 1)

@@ -1,45 +1,21 @@
-"""PyArrow, for files and tables of rows; without it, the first use raises `MissingExtraError`.
+"""PyArrow, for files and tables of rows; importing this module without it raises `MissingExtraError`.
 
-One image and its captions are scored without it, so its modules are imported from here.
+One image and its captions are scored without it: only modules of files, tables and runs import this one.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from msdscore.errors import missing_extra
+from msdscore.errors import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
-
-    HAS_ARROW: bool
 else:
+    pa, pc, pq = (require(f"pyarrow{name}", extra="files") for name in ("", ".compute", ".parquet"))
+    require("pyarrow.ipc", extra="files")  # used as pa.ipc
 
-    class _Missing(type):
-        """A class whose attributes are classes too, for annotations and `except`; none of them can be called."""
-
-        def __getattr__(cls, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return _Missing(name, (Exception,), {})
-
-        def __call__(cls, *_: Any, **__: Any) -> Any:
-            raise missing_extra("pyarrow is needed here", "msdscore[files]")
-
-    try:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.ipc  # noqa: F401, used as pa.ipc
-        import pyarrow.parquet as pq
-
-        HAS_ARROW = True
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        HAS_ARROW = False
-        pa = pc = pq = _Missing("pyarrow", (Exception,), {})
-
-__all__ = ["HAS_ARROW", "pa", "pc", "pq", "python_rows"]
+__all__ = ["pa", "pc", "pq", "python_rows"]
 
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:

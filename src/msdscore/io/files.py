@@ -20,6 +20,8 @@ IMAGE_ENDINGS = frozenset({
     "jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif", "jp2",
     "pbm", "pgm", "pnm", "ppm",
 })  # fmt: skip
+# Suffixes of files of rows and of shards; `rows.formats` has their readers.
+INPUT_FORMATS = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet", "tar")
 CODECS = {".gz": "gzip", ".zst": "zstd"}  # of compressed text, by suffix
 TEMPORARY = ".tmp"  # suffix of a file that is being written
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+(::|://)")
@@ -74,6 +76,15 @@ def stem(shard: str) -> str:
 def without_compression(path: Path) -> Path:
     """Remove the suffix of a compressed file."""
     return path.with_suffix("") if path.suffix.lower() in CODECS else path
+
+
+def has_input_suffix(name: str | Path) -> bool:
+    """Whether a file, an address or a pattern of shards has the suffix of an input format.
+
+    >>> has_input_suffix("rows.csv.gz"), has_input_suffix("s3://b/{00..09}.tar"), has_input_suffix("a dog runs.")
+    (True, True, False)
+    """
+    return without_compression(Path(base_name(str(name)))).suffix.lower().removeprefix(".") in INPUT_FORMATS
 
 
 def image_tables(source: str) -> tuple[Path, ...]:

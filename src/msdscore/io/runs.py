@@ -190,7 +190,10 @@ class Run:
                 # Neither the output of a finished run nor one that a crash at the end left behind.
                 if output.exists() and run_notes(output) is None and file_key(output) != file_key(Path(file.name)):
                     raise RunError(f"{output}: appeared or changed during the run; finished parts are kept, {REMEDY}")
-            record_run(output, self.manifest, counts, notes or {}, folder=folder)
+            # Size and checksum show later whether the output was changed.
+            state = {"bytes": output.stat().st_size, "checksum": file_key(output)}
+            record = {**MADE_BY, "manifest": self.manifest, **counts, **(notes or {}), **state}
+            write_bytes(self._sidecar, dump(record), folder=folder)
         except OSError as error:
             raise self._failure(error, f"{output}: cannot be written") from error
         self.remove()
@@ -257,21 +260,6 @@ def finished_run(output: Path, manifest: Mapping[str, Any]) -> Summary | None:
         raise RunError(f"{output}: was changed after the run that wrote it; {REMEDY}")
     drop_parts(folder)
     return Summary.of(record)
-
-
-def record_run(
-    output: Path,
-    manifest: Mapping[str, Any],
-    counts: Mapping[str, Any],
-    notes: Mapping[str, Any],
-    *,
-    folder: Path | None = None,
-) -> None:
-    """Write the metadata of a finished run next to its output, with temporary files in `folder`."""
-    # Size and checksum show later whether the output was changed.
-    state = {"bytes": output.stat().st_size, "checksum": file_key(output)}
-    record = {**MADE_BY, "manifest": manifest, **counts, **notes, **state}
-    write_bytes(run_files(output)[0], dump(record), folder=folder or output.parent)
 
 
 def run_notes(output: Path) -> dict[str, Any] | None:

@@ -201,23 +201,19 @@ def write_tables(
     if kind == ".parquet":
         _write_parquet(stream, file, schema)
     elif kind in JSON_SUFFIXES:
-        write_json(chain.from_iterable(map(jsonl_lines, stream)), file, kind)
+        lines = chain.from_iterable(map(jsonl_lines, stream))
+        if kind == ".jsonl":
+            file.writelines(f"{line}\n".encode() for line in lines)
+            return
+        separator = b"[\n"
+        for line in lines:
+            file.write(separator + line.encode())
+            separator = b",\n"
+        file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
     else:
         delimiter = "\t" if kind == ".tsv" else ","
         file.write(delimiter.join(map(_csv_field, schema.names)).encode() + b"\n")
         file.writelines(f"{line}\n".encode() for table in stream for line in csv_lines(table, delimiter))
-
-
-def write_json(lines: Iterable[str], file: BinaryIO, suffix: str) -> None:
-    """Write the texts of objects as JSON lines, or as a JSON list."""
-    if suffix.lower() == ".jsonl":
-        file.writelines(f"{line}\n".encode() for line in lines)
-        return
-    separator = b"[\n"
-    for line in lines:
-        file.write(separator + line.encode())
-        separator = b",\n"
-    file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
 
 
 def text_in_csv(table: pa.Table, suffix: str) -> pa.Table:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import ConfigError, RunError, shortened
-from msdscore.io.arrow import pa, pq
 from msdscore.io.files import image_tables, is_image_name, write_bytes
 
 MARK = "written by msdscore"  # in the first or the last bytes of a side file
@@ -130,6 +129,8 @@ def _read_with(source: Source) -> Iterator[Path]:
         yield Path(scored)
     yield from image_tables(str(path))
     if path.suffix.lower() == ".tar":
+        from msdscore.io.arrow import pa, pq
+
         table, metadata = path.with_suffix(".parquet"), None
         with suppress(OSError, ValueError, pa.ArrowException):
             metadata = pq.read_schema(table).metadata

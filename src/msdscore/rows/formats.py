@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from msdscore.errors import InputError, RunError, one_line, shortened
 from msdscore.io.arrow import pa, pq, python_rows
-from msdscore.io.files import CODECS, base_name, file_key, file_key_and_lines, without_compression
+from msdscore.io.files import CODECS, file_key, file_key_and_lines, without_compression
 
 # Format -> the module in this folder and the class that reads it; imported when such an input is opened.
 _READERS = {
@@ -30,7 +30,6 @@ _READERS = {
     "parquet": ("formats", "ParquetTable"),
     "tar": ("tars", "TarSamples"),
 }
-INPUT_FORMATS = tuple(_READERS)  # file suffixes
 _SHEETS = frozenset(("xlsx", "xls", "ods"))
 _LINES = ("jsonl", "ndjson", "csv", "tsv")
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
@@ -340,15 +339,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(kind.storage_type)
     return kind
-
-
-def has_input_suffix(name: str | Path) -> bool:
-    """Whether a file, an address or a pattern of shards has the suffix of an input format.
-
-    >>> has_input_suffix("rows.csv.gz"), has_input_suffix("s3://b/{00..09}.tar"), has_input_suffix("a dog runs.")
-    (True, True, False)
-    """
-    return without_compression(Path(base_name(str(name)))).suffix.lower().removeprefix(".") in _READERS
 
 
 def open_records(source: str | Path, *, format: str | None, until: ExitStack) -> Records:  # noqa: A002, the user's word

@@ -138,18 +138,13 @@ class ImageFiles:
         return states
 
 
-def images_of(rows: Iterable[Row]) -> str:
-    """Return the fingerprint of the sizes and times of the image files of all rows."""
+def check_images(output: Path | str, before: str, rows: Iterable[Row]) -> None:
+    """Raise `RunError` unless the image files of all rows have the fingerprint of a finished output."""
     stream, files = iter(rows), ImageFiles()
     with closing(files):
         while window := list(islice(stream, FIRST_ROWS)):
             files.states(window)
-    return files.fingerprint
-
-
-def check_images(output: Path | str, before: str, rows: Iterable[Row]) -> None:
-    """Raise `RunError` unless the image files of all rows have the fingerprint of a finished output."""
-    if images_of(rows) != before:
+    if files.fingerprint != before:
         raise RunError(
             f"{shortened(str(output))}: image files were changed after they were scored; pass --overwrite to score "
             "them again"

@@ -8,13 +8,11 @@ from typing import Any
 
 from msdscore.core.evidence import limits_text
 from msdscore.encoders.cached import CacheUse
-from msdscore.errors import ConfigError, missing_extra
+from msdscore.errors import ConfigError
 from msdscore.forms.registry import COLUMNS
-from msdscore.forms.registry import added as added_columns
-from msdscore.io.arrow import HAS_ARROW, pa
-from msdscore.io.files import replacing
+from msdscore.io.arrow import pa
 from msdscore.io.images import ImageLimits
-from msdscore.io.runs import REASONS, Summary, discard, drop_parts, finished_run, open_run, record_run, run_notes
+from msdscore.io.runs import Summary, discard, drop_parts, open_run, run_notes
 from msdscore.io.tables import (
     JSON_SUFFIXES,
     JsonRows,
@@ -23,7 +21,6 @@ from msdscore.io.tables import (
     table_from_columns,
     text_in_csv,
     without_formulas,
-    write_json,
 )
 from msdscore.io.targets import check_manifest, run_files
 from msdscore.rows.files import RowSource
@@ -36,13 +33,11 @@ from msdscore.run.parts import (
     Plan,
     ToTable,
     check_images,
-    images_of,
     joined,
     score_missing,
 )
 from msdscore.scoring import references
 from msdscore.scoring.pipeline import Pipeline
-from msdscore.scoring.rows import finish, score_all
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
@@ -118,9 +113,6 @@ def score_file(
         check_manifest(output, notes["manifest"], manifest)
         if is_done:
             return _finished(source, output, notes)
-    record = None if spec is None else spec.record()
-    if not HAS_ARROW:
-        return _score_in_memory(pipeline, source, output, how, manifest, record, progress)
     with open_run(output, manifest, again=notes is not None) as run:
         plan = Plan(source.read(), part_rows=how.part_rows or PART_BATCHES * pipeline.batch_size)
         scored, earlier = score_missing(
@@ -139,65 +131,16 @@ def score_file(
             metadata={
                 "msdscore": pipeline.signature, "signed": signature, "verdict_at": limits_text(pipeline.verdict_at),
             },
-            notes=_notes(source, plan.images, record, new_names, signature),
+            notes={
+                "images": plan.images, "spec": None if spec is None else spec.record(), "renamed": new_names,
+                "signed": signature, "source": source.name if source.name == "-" else str(Path(source.name).resolve()),
+            },
             check=source.check_unchanged,
         )  # fmt: skip
     return ScoredFile(
         **asdict(summary), scored=scored, earlier=earlier, signature=signature, renamed=new_names,
         cache=pipeline.cache_use,
     )  # fmt: skip
-
-
-def _score_in_memory(
-    pipeline: Pipeline,
-    source: RowSource,
-    output: Path,
-    how: RunOptions,
-    manifest: Mapping[str, Any],
-    record: Mapping[str, Any] | None,
-    progress: Callable[[int, int], None],
-) -> ScoredFile:
-    """Score rows into a JSON output without PyArrow: all rows are in memory, and an interrupted run starts again.
-
-    The output and the record of the run are those of a run in parts.
-    """
-    finished_run(output, manifest)  # raises if the output belongs to another run
-    rows = list(source.read())
-    images = images_of(rows)
-    scores = finish(score_all(pipeline, rows, worst=how.worst, progress=progress), pipeline.form)
-    names = list(added_columns(pipeline.form, references=references.NAMES[0] in scores.columns))
-    if how.worst:
-        names.insert(names.index("warnings"), WORST)
-    objects = input_objects(source, rows)
-    new_names = renamed({name for values in objects for name in values}.union(source.layout.seen), (*COLUMNS, WORST))
-
-    def lines() -> Iterator[str]:
-        for values, score in zip(objects, scores, strict=True):
-            made = score.row() | {WORST: None if score.error else list(score.worst)}
-            yield json_line(_with_names(values, new_names) | {name: made[name] for name in names})
-
-    with replacing(output) as file:
-        write_json(lines(), file, output.suffix)
-        source.check_unchanged()
-    failed = [f"row {row}: {error}" for row, error in enumerate(scores.errors) if error is not None]
-    warned = [f"row {row}: {'; '.join(texts)}" for row, texts in enumerate(scores.warnings) if texts]
-    counts = {
-        "rows": len(rows), "failed": len(failed), "reasons": failed[:REASONS], "warned": len(warned),
-        "warnings": warned[:REASONS],
-    }  # fmt: skip
-    record_run(output, manifest, counts, _notes(source, images, record, new_names, scores.signature))
-    return ScoredFile(
-        **asdict(Summary.of(counts)), scored=sum(row.error is None for row in rows), earlier=0,
-        signature=scores.signature, renamed=new_names, cache=pipeline.cache_use,
-    )  # fmt: skip
-
-
-def _notes(
-    source: RowSource, images: str, record: Mapping[str, Any] | None, new_names: Mapping[str, str], signature: str
-) -> dict[str, Any]:
-    """Return what the record of a run has besides its manifest and counts."""
-    path = source.name if source.name == "-" else str(Path(source.name).resolve())
-    return {"images": images, "spec": record, "renamed": new_names, "signed": signature, "source": path}
 
 
 def _with_names(values: Mapping[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
@@ -207,8 +150,6 @@ def _with_names(values: Mapping[str, Any], new_names: Mapping[str, str]) -> dict
 def _prepare_output(source: RowSource, output: Path, how: RunOptions) -> None:
     """Raise if the output cannot be written; with `overwrite`, discard an existing one."""
     check_output(output, inputs=[source.name])
-    if not HAS_ARROW and output.suffix.lower() not in JSON_SUFFIXES:
-        raise missing_extra(f"{output}: pyarrow is needed to write {output.suffix}", "msdscore[files]")
     if how.excel_safe and output.suffix.lower() not in (".csv", ".tsv"):
         raise ConfigError(f"{output}: --excel-safe is for outputs that spreadsheets open; expected .csv or .tsv")
     if how.overwrite:

@@ -106,7 +106,8 @@ def _read_captions(path: Path) -> list[str]:
     """Return the captions of a file of rows, else the non-blank lines of a text file."""
     from contextlib import ExitStack
 
-    from msdscore.rows.formats import has_input_suffix, open_records
+    from msdscore.io.files import has_input_suffix
+    from msdscore.rows.formats import open_records
     from msdscore.rows.rules import ColumnNames
 
     lines: list[str] = []
