@@ -130,6 +130,7 @@ CASES = [
     one("no image but references", warning=ALONE, image=None, references=PEOPLE),
     one("an image that is NaN beside references", warning=ALONE, image=math.nan, references=PEOPLE),
     one("neither image nor reference", "image is empty", image=None, references=[]),
+    one("no image and an empty caption", "caption is empty", image=None, caption="", references=PEOPLE),
     one("no image, and the caption as its reference", "no reference", image=None, references=["a red square"]),
     many("a row without an image in a set", {"group": "a", "references": PEOPLE},
          {"group": "a", "references": PEOPLE, "image": None, **BLUE}, {"group": "a", "references": PEOPLE, **BLUE}),

@@ -1,15 +1,13 @@
 """BLIP for image-text matching against the contrastive score of transformers."""
 
-import numpy as np
 import pytest
 import torch
 import transformers
-from PIL import Image
 
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import WeightsError
-from tiny_models import make_blip
+from tiny_models import make_blip, noise_images, pillow_processor
 
 TEXTS = ["the cat", "a red dog on a mat.", "x"]
 
@@ -26,14 +24,12 @@ def library(folder):
 
 @pytest.fixture(scope="module")
 def images():
-    rng = np.random.default_rng(2)
-    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in [(64, 64), (97, 41)]]
+    return noise_images([(64, 64), (97, 41)], seed=2)
 
 
 @pytest.fixture(scope="module")
 def pixels(folder, images):
-    kind = getattr(transformers, "BlipImageProcessorPil", None) or transformers.BlipImageProcessor
-    return kind.from_pretrained(folder)(images, return_tensors="pt")["pixel_values"]
+    return pillow_processor("BlipImageProcessor").from_pretrained(folder)(images, return_tensors="pt")["pixel_values"]
 
 
 @torch.inference_mode()

@@ -3,11 +3,9 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 import transformers
-from PIL import Image
 
 from hostile import Bomb
 from msdscore.encoders.base import prepare_and_encode
@@ -16,6 +14,7 @@ from msdscore.errors import ConfigError, UnknownNameError, WeightsError
 from msdscore.forms.paper import NAMED
 from msdscore.scorer import Scorer
 from tiny_clip import PROJECTION, make_tiny_clip
+from tiny_models import noise_images, pillow_processor
 
 LONG = "the dog sat. The cat sat on the mat and saw. A dog ran off to the sea, and the cat came too."
 TEXTS = ["the cat", "a dog on the mat", "x", LONG, "", "été 👩‍👩‍👧"]
@@ -44,13 +43,11 @@ def tokenizer(folder):
 
 @pytest.fixture(scope="module")
 def images():
-    rng = np.random.default_rng(0)
-    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in SIZES]
+    return noise_images(SIZES)
 
 
 def library_pixels(folder, images):
-    kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
-    return kind.from_pretrained(folder)(images, return_tensors="pt")["pixel_values"]
+    return pillow_processor("CLIPImageProcessor").from_pretrained(folder)(images, return_tensors="pt")["pixel_values"]
 
 
 @torch.inference_mode()

@@ -7,7 +7,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import tiny_clip
 import tiny_models
@@ -59,8 +58,7 @@ def encoder(folder):
 
 @pytest.fixture(scope="module")
 def images():
-    rng = np.random.default_rng(0)
-    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in SIZES]
+    return tiny_models.noise_images(SIZES)
 
 
 @pytest.fixture(scope="module")

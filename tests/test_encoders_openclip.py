@@ -3,16 +3,15 @@
 import json
 import shutil
 
-import numpy as np
 import open_clip
 import pytest
 import torch
-from PIL import Image
 
 from hostile import Bomb
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import find_row, load_encoder
 from msdscore.errors import ConfigError, UnknownNameError, WeightsError
+from tiny_models import noise_images
 from tiny_openclip import CONVOLUTIONS, OWN, TEXT, VIT, build, make_biomed, make_convolutions, make_folder, register
 
 TEXTS = ["the cat", "A red dog, on a mat!", "x 3.5", "don't  stop\nnow", "déjà vu 日本 👩‍👩‍👧"]
@@ -40,9 +39,7 @@ def biomed(root):
 
 @pytest.fixture(scope="module")
 def images():
-    rng = np.random.default_rng(3)
-    sizes = [(64, 64), (97, 41), (41, 97), (200, 31)]
-    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
+    return noise_images([(64, 64), (97, 41), (41, 97), (200, 31)], seed=3)
 
 
 @torch.inference_mode()

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -13,6 +12,7 @@ from msdscore.encoders.preprocessing import Preprocessing, as_prepared, drawn, p
 from msdscore.errors import ConfigError, WeightsError
 from msdscore_torch.checkpoints import read_preprocessing
 from msdscore_torch.vision.device import on_image, stack_pixels
+from tiny_models import pillow_processor
 
 CPU = torch.device("cpu")
 CROPPED = Preprocessing(resize=32, crop=(32, 32))
@@ -22,16 +22,12 @@ def noise(width, height):
     return Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def pil_processor(**settings):
-    """Return the Pillow processor of transformers, which version 5 renamed."""
-    kind = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
-    return kind(**settings)
-
-
 @pytest.mark.parametrize("size", [(64, 64), (97, 41), (41, 97), (20, 31), (500, 333)])
 @pytest.mark.parametrize("shape", [(32, 32), (40, 24), (32, 48)], ids=["crop", "mixed", "pad"])
 def test_pixels_equal_the_pillow_processor_of_transformers(size, shape):
-    processor = pil_processor(size={"shortest_edge": 32}, crop_size={"width": shape[0], "height": shape[1]})
+    processor = pillow_processor("CLIPImageProcessor")(
+        size={"shortest_edge": 32}, crop_size={"width": shape[0], "height": shape[1]}
+    )
     theirs = processor(noise(*size), return_tensors="pt")["pixel_values"]
     steps = read_preprocessing(processor.to_dict())
     ours = stack_pixels([prepare_image(noise(*size), steps)], steps, CPU)
@@ -40,7 +36,7 @@ def test_pixels_equal_the_pillow_processor_of_transformers(size, shape):
 
 
 def test_squashed_pixels_equal_transformers():
-    processor = pil_processor(size={"height": 24, "width": 40}, do_center_crop=False)
+    processor = pillow_processor("CLIPImageProcessor")(size={"height": 24, "width": 40}, do_center_crop=False)
     theirs = processor(noise(91, 33), return_tensors="pt")["pixel_values"]
     steps = read_preprocessing(processor.to_dict())
     ready = prepare_image(noise(91, 33), steps)

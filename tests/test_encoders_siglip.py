@@ -3,7 +3,6 @@
 import json
 import string
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,7 +11,7 @@ from PIL import Image
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
-from tiny_models import CONTEXT, make_siglip, make_siglip2
+from tiny_models import CONTEXT, make_siglip, make_siglip2, noise_images, pillow_processor
 
 TEXTS = ["the cat", "A red dog, on a mat!", "x"]
 
@@ -29,18 +28,7 @@ def second(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images():
-    rng = np.random.default_rng(1)
-    sizes = [(64, 64), (97, 41), (41, 97), (9, 300)]
-    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
-
-
-def features(output):
-    """Return the tensor, which transformers 5 wraps in an output object."""
-    return getattr(output, "pooler_output", output)
-
-
-def processor(name):
-    return getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
+    return noise_images([(64, 64), (97, 41), (41, 97), (9, 300)], seed=1)
 
 
 def library_ids(folder, texts, *, punctuation):
@@ -56,7 +44,9 @@ def library_ids(folder, texts, *, punctuation):
 @torch.inference_mode()
 def test_pooled_vectors_give_the_similarity_of_transformers(first, images):
     library = transformers.SiglipModel.from_pretrained(first).eval()
-    pixels = processor("SiglipImageProcessor").from_pretrained(first)(images, return_tensors="pt")["pixel_values"]
+    pixels = pillow_processor("SiglipImageProcessor").from_pretrained(first)(images, return_tensors="pt")[
+        "pixel_values"
+    ]
     theirs = library(input_ids=library_ids(first, TEXTS, punctuation=False), pixel_values=pixels).logits_per_image
     encoder = load_encoder(str(first), device="cpu")
     ours = prepare_and_encode(encoder, images).pooled @ encoder.encode_texts(TEXTS).pooled.T
@@ -67,7 +57,7 @@ def test_pooled_vectors_give_the_similarity_of_transformers(first, images):
 @torch.inference_mode()
 def test_native_resolution_gives_the_similarity_of_transformers(second, images):
     library = transformers.Siglip2Model.from_pretrained(second).eval()
-    inputs = processor("Siglip2ImageProcessor").from_pretrained(second)(images, return_tensors="pt")
+    inputs = pillow_processor("Siglip2ImageProcessor").from_pretrained(second)(images, return_tensors="pt")
     theirs = library(input_ids=library_ids(second, TEXTS, punctuation=True), **inputs).logits_per_image
     encoder = load_encoder(str(second), device="cpu")
     seen = prepare_and_encode(encoder, images)
@@ -84,7 +74,9 @@ def test_points_are_normed_states_without_padding_and_end(first, images):
     encoder = load_encoder(str(first), device="cpu")
     expected = torch.nn.functional.normalize(states, dim=-1)
     torch.testing.assert_close(encoder.encode_texts(["the cat"]).points, expected, rtol=0, atol=1e-5)
-    pixels = processor("SiglipImageProcessor").from_pretrained(first)(images, return_tensors="pt")["pixel_values"]
+    pixels = pillow_processor("SiglipImageProcessor").from_pretrained(first)(images, return_tensors="pt")[
+        "pixel_values"
+    ]
     patches = torch.nn.functional.normalize(library.vision_model(pixels).last_hidden_state, dim=-1)
     torch.testing.assert_close(prepare_and_encode(encoder, images).points, patches, rtol=0, atol=1e-5)
 

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from msdscore.encoders.base import prepare_and_encode
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, WeightsError
-from tiny_models import CANVASES, TOWER, make_llava, make_onevision, make_qwen
+from tiny_models import CANVASES, TOWER, make_llava, make_onevision, make_qwen, noise_images, pillow_processor
 
 TEXT = "a red cat"
 SIZES = [(64, 64), (97, 41), (41, 97), (180, 170)]
@@ -40,8 +39,7 @@ def qwen(root):
 
 @pytest.fixture(scope="module")
 def images():
-    rng = np.random.default_rng(4)
-    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in SIZES]
+    return noise_images(SIZES, seed=4)
 
 
 def library(folder, kind):
@@ -49,8 +47,7 @@ def library(folder, kind):
 
 
 def processed(folder, name, images):
-    kind = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
-    return kind.from_pretrained(folder)(images, return_tensors="pt")
+    return pillow_processor(name).from_pretrained(folder)(images, return_tensors="pt")
 
 
 def features(output):
@@ -77,8 +74,9 @@ def test_llava_visual_tokens_equal_transformers(llava, images):
 @torch.inference_mode()
 def test_image_can_be_padded_to_a_square_of_the_mean_colour(root, images):
     folder = make_llava(root / "padded", do_pad=True)
-    kind = getattr(transformers, "LlavaImageProcessorPil", None) or transformers.LlavaImageProcessor
-    square = kind(do_pad=True, size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    square = pillow_processor("LlavaImageProcessor")(
+        do_pad=True, size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    )
     pixels = square(images, return_tensors="pt")["pixel_values"]
     expected = features(library(folder, "LlavaForConditionalGeneration").get_image_features(pixel_values=pixels))
     encoder = load_encoder(str(folder), device="cpu")

@@ -28,14 +28,6 @@ def neutral() -> Scorer:
     return Scorer.from_spec(ScorerSpec(encoder="toy", changes={"gate": "fixed"}))
 
 
-def test_rewards_are_the_scores(neutral):
-    found = MSDReward("toy", guard=0)(
-        prompts=["say"] * 3, completions=CAPTIONS, images=[[RED]] * 3, completion_ids=[[1]] * 3
-    )
-    assert found == [neutral.score(RED, caption).msd for caption in CAPTIONS]
-    assert MSDReward("toy").signature == neutral.signature
-
-
 def test_reward_by_ref_msd_uses_the_column_references(neutral):
     people = [["a red box"], ["a blue box", "a lake"], ["a red thing"]]
     reward = MSDReward("toy", by="ref_msd", guard=0)

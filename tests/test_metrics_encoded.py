@@ -209,7 +209,7 @@ def test_similarity_is_that_of_the_model_with_the_form_of_the_paper(tmp_path, as
     texts = ["a cat", "the dog", "the cat " * repeats]
     batch = with_vectors(make_batch(noise, [(0, tuple(texts)), (1, tuple(texts))]), own)
     name = {"longclip": "CLIP", "siglip": "Siglip", "blip": "Blip"}[make] + "ImageProcessor"
-    processor = (getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)).from_pretrained(folder)
+    processor = tiny_models.pillow_processor(name).from_pretrained(folder)
     with torch.no_grad():
         expected = cosines(
             str(folder), [text.strip() for text in texts], processor(noise, return_tensors="pt")["pixel_values"]

@@ -24,7 +24,6 @@ from msdscore import (
     Paper,
     Scorer,
     ScorerSpec,
-    UnknownNameError,
     build_bank,
     load_encoder,
     save_bank,
@@ -255,13 +254,6 @@ def test_spec_accepts_mappings_and_lists_and_rejects_loaded_objects():
     assert Scorer.from_spec(spec).spec is spec
     with pytest.raises(ConfigError, match="a loaded encoder or bank"):
         _ = Scorer(load_encoder("toy")).spec
-
-
-def test_form_by_name():
-    assert Scorer("toy", form="long").signature == Scorer("toy", "long").signature
-    assert Scorer("toy", form=Paper(alpha=0.2)).form.alpha == 0.2
-    with pytest.raises(UnknownNameError, match="'lng'.*'long'"):
-        Scorer("toy", form="lng")
 
 
 @pytest.mark.parametrize(

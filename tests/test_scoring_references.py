@@ -11,7 +11,7 @@ from PIL import Image
 
 from command_line import invoke
 from counting import CountingEncoder
-from msdscore import CaptionError, ConfigError, ImageError, InputError, RowError, RunError, Scorer
+from msdscore import ConfigError, ImageError, InputError, RowError, RunError, Scorer
 from msdscore.core.embeddings import Embeddings, unit
 from msdscore.core.evidence import ZERO
 from msdscore.rows.files import ReferenceFile, open_rows
@@ -206,20 +206,6 @@ def test_references_that_the_encoder_cannot_read_are_ignored_and_reported(scorer
     assert np.isnan(unread.ref_msd)
     assert unread.msd == known.msd
     assert any("1 of 1 references ignored" in warning for warning in unread.warnings)
-
-
-def test_a_caption_that_cannot_be_compared_raises_or_is_a_row(scorer):
-    with pytest.raises(CaptionError):
-        scorer.score(None, "", ["a dog"])
-    assert scorer.score(None, "", ["a dog"], errors="row").error
-    with pytest.raises(ConfigError, match="'ignore'"):
-        scorer.score(None, "a cat", ["a dog"], errors="ignore")
-
-
-def test_thousand_references(scorer):
-    many = scorer.score(red(), "a red thing", references=[f"{number} red boxes" for number in range(1000)])
-    assert many.reference_count == 1000
-    assert math.isfinite(many.ref_msd)
 
 
 def test_reference_in_another_language_is_warned_about(mini):

@@ -18,9 +18,6 @@ from counting import CountingEncoder
 from msdscore import Scorer, sample_image, threads
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError
-from msdscore.explain.html import words_html
-from msdscore.explain.look import word_limit
-from msdscore.explain.maps import maps_of
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.text.warnings import text_warnings
 from msdscore_serve.batching import Batcher
@@ -120,22 +117,6 @@ def test_explain_reports_a_caption_without_words_and_explains_the_others(client,
         "/v1/explain?set=true", json=request_body(captions=("a red square", " ", "a blue square"))
     ).json()
     assert together["items"][0]["explanations"][2]["score"]["soft_msd"] == expected[1].score.soft_msd
-
-
-def test_colours_and_scales_equal_the_figures(client, scorer):
-    captions = ("a red square", "a blue square and a dog")
-    found = client.post("/v1/explain", json=request_body(captions=captions)).json()["items"][0]["explanations"]
-    expected = scorer.explain(image_bytes(), captions)
-    html = str(words_html(expected[1], word_limit(expected)))
-    for word, look in zip(found[1]["words"], found[1]["look"]["words"], strict=True):
-        assert look["judged"] == (word["content"] and word["gap"] is not None)
-        if look.get("back"):
-            assert f"background:{look['back']};background:light-dark({look['back']},{look['dark_back']});" in html
-            assert f"color:{look['ink']};" in html
-    assert any(look.get("back") for look in found[1]["look"]["words"])
-    for role in ("support", "penalty", "omission"):
-        limits = {one["look"]["maps"][role]["limit"] for one in found}
-        assert limits == {maps_of(expected)[0][role].limit}
 
 
 def test_reward_has_one_value_or_error_per_completion(client, scorer):
@@ -653,24 +634,6 @@ def test_explanations_can_be_limited_to_words(client):
     coloured = client.post("/v1/explain?fields=words,look", json=body).json()["items"][0]["explanations"][0]
     assert coloured["look"]["words"] == whole[0]["look"]["words"]
     assert "spreads" not in coloured["look"]
-
-
-def test_words_of_an_explanation_take_under_two_kilobytes(evidence_client):
-    sample = sample_image("coffee").read_bytes()
-    caption = "a red cup of coffee with a silver spoon and a dog on a wooden table"
-    answer = evidence_client.post("/v1/explain?fields=words", files={"image": sample}, data={"caption": caption})
-    (explained,) = answer.json()["items"][0]["explanations"]
-    assert len(json.dumps(explained, separators=(",", ":"))) < 1800
-    assert explained["words"][0] == {"text": "a", "start": 0, "end": 1, "judged": False}
-
-
-def test_explanation_of_an_unreadable_caption_has_neither_match_nor_verdict(evidence_client):
-    body = request_body(captions=("eine Katze auf dem Tisch", "a red square"))
-    for query in ("", "?fields=words"):
-        answer = evidence_client.post(f"/v1/explain{query}", json=body).json()
-        unread, read = (explained["score"] for explained in answer["items"][0]["explanations"])
-        assert (unread["match"], unread["verdict"]) == (None, None)
-        assert read["match"] is not None
 
 
 @pytest.mark.parametrize("query", ["fields=word", "fields=", "doubt=0", "doubt=1", "doubt=nan", "doubt=x"])

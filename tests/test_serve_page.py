@@ -1458,16 +1458,8 @@ def test_enter_adds_a_visible_card_below(browser, image):
     assert 0 <= box[0] < box[1] <= box[2]
 
 
-def test_failed_requests_are_retried(browser, image):
-    opened(browser, image, "a red square")
+def test_an_example_that_cannot_be_loaded_is_requested_again(browser):
     browser.run("window.real = fetch; window.fetch = () => Promise.reject(new TypeError('gone'))")
-    focus(browser)
-    browser.type(" today")
-    browser.wait("document.getElementById('status').textContent.includes('Trying again')")
-    browser.run("window.fetch = window.real")
-    leave(browser)
-    browser.wait(READY)
-    browser.run("window.fetch = () => Promise.reject(new TypeError('gone'))")
     browser.run("document.querySelectorAll('#samples button')[2].click()")
     browser.wait("document.querySelector('#status.error')?.textContent.includes('cannot be reached')")
     browser.run("window.fetch = window.real; dispatchEvent(new Event('online'))")

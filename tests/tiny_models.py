@@ -1,8 +1,12 @@
 """Tiny checkpoints of the transformers families, in the format of real ones."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from tiny_tokenizers import save_bert, save_gemma, save_llama, save_qwen, save_unigram
 
@@ -18,6 +22,19 @@ def randomise(model: torch.nn.Module, seed: int = 0) -> None:
             spread = 0.2 if parameter.ndim > 1 else 0.1
             centre = parameter.mean().round() if parameter.ndim < 2 else 0.0  # norms are near one
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread + centre)
+
+
+def noise_images(sizes: Sequence[tuple[int, int]], seed: int = 0) -> list[Image.Image]:
+    """Return images of random pixels with these widths and heights."""
+    rng = np.random.default_rng(seed)
+    return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
+
+
+def pillow_processor(name: str) -> Any:
+    """Return the image processor of transformers that resizes with Pillow, which version 5 renamed."""
+    import transformers
+
+    return getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
 
 
 def make_siglip(folder: Path, *, text_width: int = 32) -> Path:
