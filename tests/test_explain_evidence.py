@@ -344,20 +344,24 @@ def test_a_report_of_the_evidence_form(toy, tmp_path):
     assert "coverage" not in data["names"]
 
 
-def test_words_have_the_same_colours_in_all_forms(explained):
+@pytest.mark.parametrize("form", ["evidence", "short"])
+def test_words_have_the_same_colours_in_all_outputs(explained, form):
+    if form == "short":  # colours on one scale for all captions
+        captions = ["a red square", "a blue square and a dog"]
+        explained = Scorer("toy").explain(Image.new("RGB", (64, 48), "red"), captions)
     limit = word_limit(explained)
     documents = explanation_documents(explained, {}, len(explained), ExplainQuery())["explanations"]
+    page = explanation_page(explained.items)
     for item, document in zip(explained, documents, strict=True):
         expected = {span.number: (span.back, span.ink) for span in spans(item, limit) if span.number >= 0}
         look = document["look"]["words"]
         assert {number: (word.get("back") or "", word.get("ink") or "") for number, word in enumerate(look)} == expected
-        page_of_item = explanation_page([item])
         for (back, ink), word, unit in zip(expected.values(), look, item.units, strict=True):
             role, strength = word_colour(unit, limit)
             assert bool(back) == bool(word.get("dark_back"))
             if back:
                 assert (back, word["dark_back"]) == (css(role, strength), css(role, strength, DARK))
-                assert f"background:{back};color:{ink}" in page_of_item
+                assert f"background:{back};background:light-dark({back},{word['dark_back']});color:{ink};" in page
 
 
 def test_page_scripts_have_no_separate_palette_and_no_long_lines():

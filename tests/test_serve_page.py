@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 import subprocess
 import sys
@@ -88,13 +87,6 @@ def visit(browser: Browser, address: str) -> None:
     browser.wait(READY)
 
 
-def shot(browser: Browser, name: str) -> None:
-    """Save a screenshot if a folder is configured."""
-    if folder := os.environ.get("SCREENSHOTS"):
-        time.sleep(0.5)  # wait for animations
-        browser.screenshot(Path(folder) / f"{name}.png")
-
-
 def focus(browser: Browser, card: int = 0) -> None:
     """Move the cursor to the end of a caption."""
     browser.run(
@@ -150,7 +142,6 @@ def test_sample_is_ranked_with_coloured_words_and_no_external_resources(browser,
     assert all(name.startswith((address, "blob:")) for name in loaded)
     assert sum(name.endswith("v1/images") for name in loaded) == 1
     assert browser.complaints == []
-    shot(browser, "sample")
 
 
 def test_first_score_is_loaded_before_the_pictures_of_examples_and_a_reload_loads_no_file(running):
@@ -180,7 +171,6 @@ def test_typing_updates_the_score_and_cards_are_sorted_on_blur(browser, image):
     assert browser.run("return document.querySelectorAll('.match b')[1].textContent") != last
     assert browser.run(TEXTS)[0] == before[0]
     assert browser.run("return document.activeElement.value") == "red red red square"
-    shot(browser, "typing")
     browser.run("document.activeElement.select()")
     browser.type("a red blue square")
     browser.wait(READY)
@@ -252,7 +242,6 @@ def test_suggestions_are_applied_by_click_and_can_be_undone(browser, image):
     )
     opened(browser, image, "a green square")
     browser.wait("document.querySelector('.rather')?.textContent.includes('green')")
-    shot(browser, "hints")
     browser.click(".rather button")
     browser.wait(f"document.querySelector('textarea').value === 'a red square' && {READY}")
     browser.press("z", "undo")
@@ -278,7 +267,6 @@ def test_limits_api_and_paper_are_linked(browser):
     browser.wait("document.getElementById('about').open")
     assert "counts" in browser.text("#about")
     assert "enc:toy" in browser.text("#signature")
-    shot(browser, "limits")
     assert violations(browser) == []
     browser.run("document.querySelector('#about .primary').click()")
     browser.wait("!document.getElementById('about').open")
@@ -382,7 +370,6 @@ def test_broken_captions_are_readable_on_a_phone(running, judging):
     rows = "[...document.querySelectorAll('.broken tr')].find(r => r.textContent.includes('swapped'))"
     marks = running.run(f"return [...{rows}.querySelectorAll('mark')].map(m => m.textContent)")
     assert len(marks) == 2
-    shot(running, "broken-phone")
     running.run("document.querySelector('footer').scrollIntoView()")
     running.click("#to-file")
     running.wait("document.getElementById('invite')")
@@ -489,7 +476,6 @@ def test_caption_is_shared_as_a_picture(browser, image, tmp_path):
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.click("[data-tool=share]")
     browser.wait("document.getElementById('share')?.open")
-    shot(browser, "share")
     assert violations(browser) == []
     browser.click("#save-card")
     card = Image.open(downloaded(tmp_path, "square.card.png")).convert("RGB")
@@ -552,7 +538,6 @@ def test_broken_captions_show_what_is_caught_and_what_is_not(browser, image):
     missed = [row[0] for row in rows if row[3].startswith("✗")]
     said = " ".join(browser.text(".broken p").split())
     assert f"{len(rows) - len(missed)} caught, {len(missed)} missed ({', '.join(missed)})." in said
-    shot(browser, "broken")
     browser.click(".broken tr:nth-child(1) button")
     browser.wait("document.querySelectorAll('#captions .card').length === 2")
     focus(browser, 0)
@@ -749,7 +734,6 @@ def test_dropped_or_pasted_image_starts_with_an_empty_caption(browser):
         browser.wait("document.querySelectorAll('#captions .card').length === 1")
         assert browser.run(TEXTS) == [""]
         assert "Describe" in browser.run("return document.querySelector('textarea').placeholder")
-    shot(browser, "own-image")
 
 
 def test_word_shows_its_regions_and_region_its_words(browser, image):
@@ -757,7 +741,6 @@ def test_word_shows_its_regions_and_region_its_words(browser, image):
     browser.wait("document.querySelector('#stages .base').ariaLabel.includes('regions matching “')")
     assert browser.text("#meant")
     assert browser.run("return document.querySelector('.veil').classList.contains('on')")
-    shot(browser, "word")
     browser.hover("h1")
     browser.wait("!document.querySelector('#stages .base').ariaLabel.includes('regions matching “')")
     opened(browser, image, "a red square")
@@ -766,7 +749,6 @@ def test_word_shows_its_regions_and_region_its_words(browser, image):
     told = browser.texts(".w.on")
     assert "red" in told
     assert browser.text("#legend").endswith(", ".join(told))
-    shot(browser, "region")
 
 
 @pytest.mark.parametrize(("width", "height"), [(1360, 900), (1000, 500), (390, 700)])
@@ -800,7 +782,6 @@ def test_tap_pins_a_word_and_the_image_stays_visible(browser):
     assert browser.run("return document.activeElement.tagName") == "BODY"  # no keyboard opens
     assert browser.run(place) == pytest.approx(before, abs=2)
     assert "regions matching “" in browser.run("return document.querySelector('#stages .base').ariaLabel")
-    shot(browser, "phone-tap")
     browser.click("#legend button")
     browser.wait("!document.querySelector('#stages .base').ariaLabel.includes('regions matching “')")
 
@@ -835,7 +816,6 @@ def test_comparison_of_two_captions(browser):
     browser.wait("document.querySelectorAll('#stages .base').length === 2")
     captions = browser.texts("figcaption")
     assert captions == browser.run(TEXTS)[:2]
-    shot(browser, "compared")
 
 
 def test_url_restores_sample_and_captions(browser, address):
@@ -957,7 +937,6 @@ def test_unreadable_caption_is_grey_without_score_and_last(browser, image):
     assert browser.run(f"return {last}.querySelector('.match').textContent.trim()") == "–cannot be judged"
     assert browser.run(f"return {last}.querySelectorAll('.tinted').length") == 0
     assert browser.run(f"return {last}.querySelectorAll('.w.none').length") > 0
-    shot(browser, "unreadable")
 
 
 def test_weak_words_are_darker_in_dark_mode(browser):
@@ -1030,7 +1009,6 @@ def test_errors_are_shown_once_at_their_origin(browser, tmp_path, image):
     assert "broken.png" in browser.text("#empty")
     assert browser.text("#empty button") == "Choose another image"
     assert browser.count(".note, #status.error") == 0
-    shot(browser, "broken-image")
 
 
 def dropped_file(browser: Browser, name: str, text: str) -> None:
@@ -1073,7 +1051,6 @@ def test_scored_file_is_paged_worst_first_and_rows_open(browser, tmp_path, image
     browser.wait("document.querySelectorAll('#rows li').length === 20")
     browser.fill("#rows-contains", "DOG")
     browser.wait("document.querySelector('#rows .open') && document.querySelector('#rows .said .w.tinted[title]')")
-    shot(browser, "scored-file")
     browser.click("#rows .open")
     browser.wait(f"document.querySelectorAll('#captions .card').length === 1 && {READY}")
     assert browser.run(TEXTS) == ["a green dog"]
@@ -1236,7 +1213,6 @@ def test_review_goes_worst_first_by_keys_and_saves_corrected_captions(browser, i
     browser.type("a red square, corrected")
     browser.press("Enter")
     browser.wait("document.querySelector('#review .said .w')?.closest('p').textContent === 'a red square, corrected'")
-    shot(browser, "review")
     assert violations(browser) == []
     browser.press("a")
     browser.wait("document.getElementById('review-place').textContent.includes('2 of 12 reviewed')")
@@ -1264,7 +1240,6 @@ def test_two_captioners_are_compared(browser, image, tmp_path):
         "return [...document.querySelectorAll('#disagreements small')].map(s => Number(s.textContent.split(' ').at(-1)))"
     )
     assert gaps == sorted(gaps, reverse=True)
-    shot(browser, "captioners")
     assert violations(browser) == []
     browser.click("#close-rows")
 
@@ -1347,7 +1322,6 @@ def test_api_documentation_is_grouped_and_its_examples_work(running):
         assert all(name.startswith((address, "data:")) for name in loaded), loaded
         assert running.complaints == []
         assert violations(running) == []
-        shot(running, "docs")
 
 
 def test_api_documentation_without_a_token_has_no_padlocks_and_is_dark_in_the_dark(running, address):
@@ -1591,7 +1565,6 @@ def test_several_images_are_scored_and_saved_as_csv(browser, image, tmp_path):
     browser.type("a green dog")
     leave(browser)
     browser.wait("document.getElementById('here-place').textContent.includes('3 rows, 3 scored')")
-    shot(browser, "many")
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     browser.click("#save-csv")
     downloaded(tmp_path, "scores.csv")
@@ -1658,6 +1631,5 @@ def test_page_is_accessible_and_fits_the_window(browser, width, dark):
             browser.run("document.querySelectorAll(`[data-tool=${arguments[1]}]`)[arguments[0]].click()", number, tool)
     browser.click("[data-map=penalty]")
     browser.wait(f"document.querySelectorAll('#stages .base').length === 2 && {READY}")
-    shot(browser, f"{'phone' if width == 390 else 'desk'}-{'dark' if dark else 'light'}")
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
     assert violations(browser) == []
