@@ -33,7 +33,7 @@ from msdscore.rows.rules import ColumnNames
 from msdscore.rows.tars import read_samples
 from msdscore.run.folder import ShardJob, read_facts, shard_facts
 from msdscore.run.shards import ShardOptions, score_shard
-from msdscore.run.workers import plan_jobs, score_on_workers
+from msdscore.run.workers import score_on_workers
 from msdscore.scoring.spec import ScorerSpec
 from msdscore.select.scores import open_scores
 from tar_shards import COLOURS, add, jpeg, sample, tar_of, uid, write_tar
@@ -213,16 +213,6 @@ def test_shard_whose_folder_of_parts_is_in_use_is_scored(tmp_path):
     lock.release()
     score_shard(TOY, source, clean)
     assert output.read_bytes() == clean.read_bytes()
-
-
-def test_no_input_of_any_shard_is_overwritten_by_the_scores_of_another(tmp_path):
-    (tmp_path / "g").mkdir()
-    rows = {"file_name": ["a.jpg"], "image": [jpeg("red")]}
-    pq.write_table(pa.table(rows), tmp_path / "g" / "r.images.parquet")
-    (tmp_path / "g" / "r.jsonl").write_text('{"image": "a.jpg", "caption": "a red square"}')
-    tar = write_tar(tmp_path / "h" / "r.images.tar")
-    with pytest.raises(RunError, match=r"images\.parquet: is an input"):
-        plan_jobs([str(tmp_path / "g" / "r.jsonl"), str(tar)], str(tmp_path / "g"))
 
 
 def test_existing_file_is_not_treated_as_a_pattern(tmp_path):

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from msdscore.errors import InputError, RunError
+from msdscore.errors import InputError
 from msdscore.rows.files import Row, open_rows
 from msdscore.rows.rules import ColumnNames
 
@@ -191,33 +191,6 @@ def test_duplicate_keys_are_an_error_of_the_row(tmp_path, line):
     assert re.fullmatch(r"line 2: the name '(caption|p)' appears more than once in one object", str(rows[1].error))
     with pytest.raises(InputError, match="more than once .*character 1"):
         rows_of(write(tmp_path / "rows.json", f"[{line}]"))
-
-
-def test_images_in_a_table_next_to_the_rows_are_found(tmp_path):
-    path = jsonl(tmp_path / "rows.jsonl", {"image": "coco/b.jpg", "caption": "x"}, {"image": "c.jpg", "caption": "y"})
-    pq.write_table(pa.table({"file_name": ["a.jpg", "b.jpg"], "image": [b"A", b"B"]}), tmp_path / "rows.images.parquet")
-    with open_rows(path) as source:
-        assert [row.image for row in source.read()] == [b"B", str(tmp_path / "c.jpg")]
-        pq.write_table(pa.table({"file_name": ["b.jpg"], "image": [b"C"]}), tmp_path / "rows.images.parquet")
-        with pytest.raises(RunError, match="was changed or touched"):
-            source.check_unchanged()
-    with open_rows(path, images=tmp_path) as source:
-        assert [row.image for row in source.read()] == [str(tmp_path / "coco/b.jpg"), str(tmp_path / "c.jpg")]
-
-
-def test_files_precede_images_of_a_table(tmp_path):
-    (tmp_path / "a").mkdir()
-    for name in ("a/1.jpg", "2.jpg"):
-        write(tmp_path / name, b"file")
-    names = ["a/1.jpg", "b/1.jpg", str(tmp_path / "2.jpg"), "c/1.jpg", "1.jpg"]
-    path = jsonl(tmp_path / "rows.jsonl", *({"image": name, "caption": "x"} for name in names))
-    table = pa.table({"file_name": ["a/1.jpg", "b/1.jpg", "2.jpg"], "image": [b"A", b"B", b"C"]})
-    pq.write_table(table, tmp_path / "rows.images.parquet")
-    rows = rows_of(path)
-    assert [row.image for row in rows[:4]] == [
-        tmp_path / "a/1.jpg", b"B", tmp_path / "2.jpg", tmp_path / "c/1.jpg",
-    ]  # fmt: skip
-    assert "a/1.jpg and b/1.jpg" in rows[4].error
 
 
 def test_unusual_csv_is_read(tmp_path):

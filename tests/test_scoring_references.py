@@ -323,12 +323,10 @@ def test_references_of_images_in_different_folders_are_not_merged(tmp_path):
         found(tmp_path, {"1": ["one"]}, {"image": "a/1.jpg"}, {"image": "b/1.jpg"})
 
 
-def test_references_are_found_by_name_without_suffix_and_by_row(tmp_path):
+def test_references_are_found_by_name_without_suffix(tmp_path):
     content = {"red": ["r"], "a.b": ["dot"], "c.png": ["c"]}
     rows = [{"image": "red.jpg"}, {"image": "x/a.b.jpg"}, {"image": "c.png"}, {"image": "c.jpg"}, {"id": "red"}]
     assert found(tmp_path, content, *rows) == [["r"], ["dot"], ["c"], ["c"], ["r"]]
-    rows = [{"id": "red", "image": "c.png"}, {"id": 1, "image": "red.png"}]
-    assert found(tmp_path, content, *rows, by_row=True) == [["r"], None]
 
 
 def test_ambiguous_references_are_an_error_of_the_row(tmp_path):

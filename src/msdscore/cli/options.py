@@ -70,7 +70,6 @@ class ModelOptions:
     form: str | None = option(
         SCORING, None, "--form", help="evidence (MSD-E), paper (as published), short, long …; default: the encoder's."
     )
-    preset: str | None = option(SCORING, None, "--preset", "-p", hidden=True, help="Deprecated name of --form.")
     change: list[str] = option(SCORING, [], "--set", help="Change one setting, e.g. --set alpha=0.2. Repeatable.")
     encoder_option: list[str] = option(SCORING, [], help="Option of the encoder, e.g. long_text=cut. Repeatable.")
     revision: str | None = option(SCORING, None, help="Hub revision of the weights.")
@@ -80,15 +79,6 @@ class ModelOptions:
     threads: int | None = option(
         SPEED, None, min=1, help="CPU threads of each process; default: one per core that it may use, two per worker."
     )
-
-    def form_name(self) -> str | None:
-        """Return the name of the form, also from the deprecated `--preset`; None for that of the encoder."""
-        if self.preset is None:
-            return self.form
-        tell("--preset is now --form, and will be removed in version 1.1")
-        if self.form not in (None, self.preset):
-            raise ConfigError(f"--form {self.form} and --preset {self.preset} contradict each other; omit --preset")
-        return self.preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +120,7 @@ class ScorerOptions(ModelOptions):
 
         return ScorerSpec(
             encoder=self.encoder, options=parsed(self.encoder_option), device=self.device, dtype=self.dtype,
-            revision=self.revision, verify=self.verify, form=self.form_name(), changes=parsed(self.change),
+            revision=self.revision, verify=self.verify, form=self.form, changes=parsed(self.change),
             bank=None if self.bank is None else str(self.bank),
             limits=ImageLimits() if self.max_pixels is None else ImageLimits(max_pixels=self.max_pixels),
             batch_size=None if batch is None else batch.batch_size, decoders=decoders,

@@ -3,7 +3,6 @@
 `core.divergence` has the formulas.
 """
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -133,12 +132,6 @@ class Paper(Form):
         if name not in NAMED:
             raise unknown_name("form", name, NAMED)
         return NAMED[name].changed(**changes)
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> "Paper":
-        """Deprecated name of `named`, until version 1.1."""
-        warnings.warn("Paper.preset is now Paper.named, and will be removed in 1.1", DeprecationWarning, stacklevel=2)
-        return cls.named(name, **changes)
 
     @property
     def needs_bank(self) -> bool:

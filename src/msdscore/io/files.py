@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from glob import escape
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias
@@ -85,14 +84,6 @@ def has_input_suffix(name: str | Path) -> bool:
     (True, True, False)
     """
     return without_compression(Path(base_name(str(name)))).suffix.lower().removeprefix(".") in INPUT_FORMATS
-
-
-def image_tables(source: str) -> tuple[Path, ...]:
-    """Return the Parquet files of images next to a file of rows: `NAME.images*.parquet`."""
-    path = Path(source)
-    if is_address(source) or not path.is_file() or path.suffix.lower() == ".tar":
-        return ()
-    return tuple(sorted(path.parent.glob(f"{escape(stem(source))}.images*.parquet")))
 
 
 def file_state(file: str | Path | int) -> FileState | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from msdscore.errors import ConfigError, RunError, shortened
-from msdscore.io.files import image_tables, is_image_name, write_bytes
+from msdscore.io.files import is_image_name, write_bytes
 
 MARK = "written by msdscore"  # in the first or the last bytes of a side file
 _MARKED = 1024  # bytes at either end that are searched for the mark
@@ -127,7 +127,6 @@ def _read_with(source: Source) -> Iterator[Path]:
         scored = load(notes).get("source")
     if isinstance(scored, str):  # the input of a scored file
         yield Path(scored)
-    yield from image_tables(str(path))
     if path.suffix.lower() == ".tar":
         from msdscore.io.arrow import pa, pq
 

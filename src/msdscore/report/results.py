@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msdscore.core.evidence import VERDICT_AT, VERDICTS, verdict
+from msdscore.core.evidence import VERDICT_AT, verdict
 from msdscore.errors import InputError
 from msdscore.forms.base import Form
 from msdscore.forms.registry import COLUMNS, added, columns_logged, form_of, forms, lower_is_better, number_columns
@@ -101,16 +101,14 @@ def _verdicts(
 ) -> tuple[str, ...]:
     """Return the verdict of every row, empty for a row without one.
 
-    It is that of the file, where warnings have withheld some; a file without this column, or with the words of an
-    earlier version, gets the verdicts of its matches.
+    It is that of the file, where warnings have withheld some; a file without this column gets the verdicts of its
+    matches.
     """
     if matches is None:
         return ("",) * len(rows)
-    by_match = [verdict(None if np.isnan(match) else match, at=limits) or "" for match in matches.tolist()]
-    written = [_text(row["verdict"]) if "verdict" in row else None for row in rows]
     return tuple(
-        found if word is None or word not in ("", *VERDICTS) else word
-        for word, found in zip(written, by_match, strict=True)
+        _text(row["verdict"]) if "verdict" in row else verdict(None if np.isnan(match) else match, at=limits) or ""
+        for row, match in zip(rows, matches.tolist(), strict=True)
     )
 
 

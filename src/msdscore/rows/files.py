@@ -31,7 +31,7 @@ _USUAL = ColumnNames()
 _SAMPLE = 20  # records from which the columns of a format without a header are inferred
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _TEXTS = (REFERENCES, SEVERAL, "caption")  # columns of a file of references
-_IMAGE_ID, *_ROW_IDS = KEY_NAMES
+_IMAGE_ID = KEY_NAMES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,12 @@ class ReferenceFile:
 
     An image is identified by its path, with or without suffix, or by its `image_id`; rows of one image are merged.
     The `id` of a row is that of its image only if the row has neither column; else it is that of an annotation.
-    With `by_row`, references belong to the row with the same `id`, whatever its image is.
     """
 
-    def __init__(self, path: str | Path, *, by_row: bool = False) -> None:
+    def __init__(self, path: str | Path) -> None:
         if not Path(path).is_file():
             raise InputError(f"{path}: no such file; expected a file of references")
         self.path, self.fingerprint = Path(path), file_key(Path(path))
-        self._by_row = by_row
         self._by_name: dict[str, list[str]] = {}
         self._by_id: dict[str, list[str]] = {}
         self._names = ImageNames()
@@ -113,7 +111,7 @@ class ReferenceFile:
                     self._by_name.setdefault(self._names.add(image), []).extend(texts)
                 if key is not None:
                     self._by_id.setdefault(key, []).extend(texts)
-                    if image is None and not by_row:  # such as {"dog.jpg": […]}
+                    if image is None:  # such as {"dog.jpg": […]}
                         self._names.add(key)
         if not any(self._by_name.values()) and not any(self._by_id.values()):
             raise InputError(f"{path}: no references in this file")
@@ -136,9 +134,7 @@ class ReferenceFile:
         return references
 
     def _keys(self, values: Mapping[str, Any]) -> tuple[str | None, str | None]:
-        """Return the path and the id of a row's image; the path is None if it has none, or if rows are joined by id."""
-        if self._by_row:
-            return None, next(_ids(values, _ROW_IDS), None)
+        """Return the path and the id of a row's image; the path is None if it has none."""
         column = first_of(values, IMAGE_NAMES)
         cell = None if column is None else from_cell(values[column])
         image = cell if isinstance(cell, str) and cell else None
@@ -177,7 +173,7 @@ class RowSource:
         self.name, self.names, self.close = name, names, close
         self.layout = _layout(records, names, name, has_folder=images.folder is not None)
         self._records, self._images, self._references = records, images, references
-        self._files = (*records.files, *images.tables)
+        self._files = records.files
         self._states = list(map(file_state, self._files))
 
     def __enter__(self) -> Self:
@@ -194,8 +190,8 @@ class RowSource:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the content."""
-        hashes = [self._records.fingerprint(), *map(file_key, self._images.tables)]
-        return "+".join(hashes if self._references is None else [*hashes, self._references.fingerprint])
+        own = self._records.fingerprint()
+        return own if self._references is None else f"{own}+{self._references.fingerprint}"
 
     @property
     def total(self) -> int | None:
@@ -249,9 +245,8 @@ def open_rows(
 ) -> RowSource:
     """Open rows from a file by its suffix, or `-` for JSON lines on standard input.
 
-    Relative images are looked up in `images`, else next to the rows, else in tables `NAME.images*.parquet` next to the
-    rows (columns `file_name` and `image`). Rows without an image column are matched with the images in `images` by
-    `image_id` or `id`. `columns` sets column names that differ from the usual ones.
+    Relative images are looked up in `images`, else next to the rows. Rows without an image column are matched with the
+    images in `images` by `image_id` or `id`. `columns` sets column names that differ from the usual ones.
 
     A row whose caption is a list, such as `{"id": "7", "image": …, "captions": [a, b]}`, becomes one row per caption
     with the ids `7#0` and `7#1`; they are one candidate set, named by the columns `group` and `candidates`.

@@ -1,4 +1,4 @@
-"""Finds the image of a row: in the folder of images, next to the rows, or in Parquet tables of images next to them."""
+"""Finds the image of a row, in the folder of images or next to the rows, and images that are stored in tables."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import numpy as np
 
 from msdscore.errors import ImageError, InputError, shortened
 from msdscore.io.arrow import pa, pq
-from msdscore.io.files import FileState, file_state, image_tables, is_image_name
+from msdscore.io.files import FileState, file_state, is_image_name
 from msdscore.io.images import ImageSource
 
 # The number of an image in its file name. After a prefix only a padded number counts: "1_2.jpg" is not the image of 2.
@@ -24,36 +24,23 @@ CACHED_BYTES = 1 << 30  # encoded images of tables cached for neighbouring rows,
 
 
 class ImageFinder:
-    """The images of an input: in the folder `images`, else next to the rows or in image tables next to them.
-
-    A file takes precedence over an image of the same name in a table.
-    """
+    """The images of an input: in the folder `images`, else next to the rows."""
 
     def __init__(self, source: str, images: Path | None) -> None:
         if images is not None and not images.is_dir():
             raise InputError(f"{images}: no such folder of images")
         self.folder = images
-        self.tables = image_tables(source) if images is None else ()
-        self._stored = StoredImages(self.tables, "file_name") if self.tables else None
         path, base = Path(source), images or Path()
         if images is None and source != "-" and (path.is_dir() or path.is_file()):
             base = path if path.is_dir() else path.parent
         self._base = "" if base == Path() else str(base)
 
     def find(self, image: ImageSource) -> ImageSource:
-        """Return the image of a path that is relative to the folder; anything but a path is returned unchanged.
-
-        Raises:
-            ImageError: Several images of a table have this name.
-        """
+        """Return the image of a path that is relative to the folder; anything but a path is returned unchanged."""
         if not isinstance(image, str | os.PathLike):
             return image
         name = os.fspath(image)
         path = os.path.join(self._base, name)  # noqa: PTH118
-        if self._stored is not None and not os.path.exists(path):  # noqa: PTH110
-            stored = self._stored.find(name)
-            if stored is not None:
-                return stored.read()
         # Normalised as by `Path`, without creating an object for a plain path.
         is_plain = os.sep == "/" and "//" not in path and "/." not in path and path[:2] != "./"
         return path if is_plain else str(Path(path))

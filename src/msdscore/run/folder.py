@@ -194,23 +194,11 @@ def claim_folder(folder: str, manifest: Mapping[str, Any], *, overwrite: bool = 
     """
     name = stores.join(stores.join(folder, FOLDER), MANIFEST)
     before = stores.content(name)
-    if before is None and not overwrite:
-        _check_shards(folder, manifest)
     if before is None or (overwrite and before != dump(manifest)):
         with stores.writing(name, keep=not overwrite) as file:
             file.write(dump(manifest))
         before = stores.content(name)  # of another run, if it was faster
     check_manifest(folder, parsed(name, before or b"{}"), manifest)
-
-
-def _check_shards(folder: str, manifest: Mapping[str, Any]) -> None:
-    """Raise if a folder without a manifest has scores of another signature."""
-    for name in stores.in_folder(folder, "*.parquet"):
-        facts = None
-        with suppress(*ERRORS), stores.reading(name) as file:
-            facts = shard_facts(pq.read_schema(file))
-        if facts is not None:
-            check_manifest(name, {"signature": facts.signature}, {"signature": manifest["signature"]})
 
 
 def read_states(names: Sequence[str]) -> dict[str, Entry]:

@@ -15,7 +15,7 @@ from msdscore.errors import ConfigError, InputError, MSDScoreError, RunError, sh
 from msdscore.forms.registry import COLUMNS
 from msdscore.io import stores
 from msdscore.io.arrow import pa, pc
-from msdscore.io.files import image_tables, is_address
+from msdscore.io.files import is_address
 from msdscore.io.runs import Run, drop_parts, hidden_parts, open_parts
 from msdscore.io.tables import table_from_columns
 from msdscore.io.targets import check_manifest, is_same_file, refuse_inputs
@@ -88,7 +88,7 @@ def score_shard(
     how, name, target = options or ShardOptions(), str(source), str(output)
     # The same for every worker on every device.
     record = replace(scorer, device="auto").record() if isinstance(scorer, ScorerSpec) else None
-    reading = {"input": _fingerprint(name, target, how), **how.recorded()}
+    reading = {"input": _fingerprint(name, target), **how.recorded()}
     refuse_inputs([Path(target)], [name])  # the shard and its metadata table
     facts = None if how.overwrite else read_facts(target)
     is_finished = facts is not None and not (how.retry and facts.failed) and is_intact(target)
@@ -114,7 +114,7 @@ def score_shard(
         # Reads all rows, and writes each part as soon as it is scored.
         score_missing(run, pipeline, plan, partial(input_columns, copied=how.copied), worst=how.worst, retry=how.retry)
         table = shard_table(run, pipeline)
-        if _fingerprint(name, target, how) != reading["input"]:
+        if _fingerprint(name, target) != reading["input"]:
             raise RunError(f"{shortened(name)}: was changed while it was scored; nothing was written, run again")
         reasons = table["error"].drop_null().to_pylist()
         facts = Facts(
@@ -166,13 +166,13 @@ def shard_table(run: Run, pipeline: Pipeline) -> pa.Table:
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _fingerprint(name: str, target: str, how: ShardOptions) -> str:
-    """Return marks of a shard, of its metadata table (if that is not the output) and of its tables of images."""
+def _fingerprint(name: str, target: str) -> str:
+    """Return marks of a shard and of its metadata table, if that is not the output."""
     marks = [stores.mark(name)]  # first: an error names the shard
     metadata = stores.metadata_table(name)
-    tables = [] if metadata is None or is_same_file(Path(target), metadata) else [metadata]
-    tables += map(str, image_tables(name)) if how.images is None else ()
-    return "+".join([*marks, *(stores.mark(table) for table in tables)])
+    if metadata is not None and not is_same_file(Path(target), metadata):
+        marks.append(stores.mark(metadata))
+    return "+".join(marks)
 
 
 def _finished(facts: Facts, target: str, read: Callable[[ExitStack], Iterator[Row]]) -> ShardResult:

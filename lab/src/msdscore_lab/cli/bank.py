@@ -65,7 +65,7 @@ def bank(
     # With a cache, other settings of the same encoder do not encode any image again.
     cache = batch.settings()
     loaded = plain if cache is None else CachedEncoder(plain, cache)
-    form = recommended_form(loaded) if (name := model.form_name()) is None else find_form(name)
+    form = recommended_form(loaded) if model.form is None else find_form(model.form)
     changes, size = dict(options.parsed(model.change)), batch.batch_size or 32
     texts = _read_captions(learning.captions) if learning.captions else []
     if learning.pairs:
