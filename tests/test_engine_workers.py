@@ -284,7 +284,7 @@ def test_the_command_scores_one_tar_into_a_file(tmp_path):
         (["a.tar", "-o", "out", "--engine", "spark"], "unknown engine 'spark'"),
         (["a.tar", "-o", "out", "--address", "auto"], "--address is for a Ray cluster; add --engine ray"),
         (["a.tar", "-o", "out", "--part", "4/4"], "expected a part from 0/100 to 99/100, got '4/4'"),
-        (["a.tar", "-o", "out", "--excel-safe"], "--input-format and --excel-safe are for files of rows"),
+        (["a.tar", "-o", "out", "--input-format", "tar"], "--input-format is for files of rows"),
         (["a.jpg", "a dog", "-o", "out"], "unknown kind of output"),
         (["*.tar", "-o", "out"], "no shards found"),
     ],

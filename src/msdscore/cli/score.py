@@ -57,9 +57,6 @@ class TargetOptions:
     output: str | None = option(
         OUTPUT, None, "--output", "-o", help="File (.parquet, .jsonl, .csv, .tsv, .json) or folder; - prints rows."
     )
-    excel_safe: bool = option(
-        OUTPUT, False, "--excel-safe", help="For .csv and .tsv: prefix text that spreadsheets would evaluate with '."
-    )
     copy_column: list[str] = option(OUTPUT, [], help="For shards: input column to copy next to the scores. Repeatable.")
     worst_words: int | None = option(
         OUTPUT, None, min=0, help="Number of least supported words in a column; default: 3 for shards, 0 for files."
@@ -223,7 +220,7 @@ def run_file(
             )
     how = RunOptions(
         overwrite=target.overwrite, retry=target.retry,
-        excel_safe=target.excel_safe, worst=target.worst_words or 0,
+        worst=target.worst_words or 0,
     )  # fmt: skip
     with rows_file(output) as path, bar("scoring") as show:
         result = score_file(spec, rows, path, how, progress=show)
@@ -311,8 +308,8 @@ def run_shards(
     from msdscore.run.workers import plan_jobs
 
     jobs = part_of(plan_jobs(sources, folder), workers.part)
-    if rows.input_format or target.excel_safe:
-        raise ConfigError("--input-format and --excel-safe are for files of rows, not for shards")
+    if rows.input_format:
+        raise ConfigError("--input-format is for files of rows, not for shards")
     if rows.references is not None or rows.reference:
         raise ConfigError("--references is for files of rows; shards have references in their column references")
     how = ShardOptions(

@@ -22,7 +22,6 @@ _CONVERSION = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _EXACT = 1 << 53  # integers up to here are exact as floats
 _WIDE = b"msdscore.wide"  # marks a column of integers that are not exact as floats
 _QUOTED = frozenset(',\t"\r\n')
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,21 +267,6 @@ def csv_lines(table: pa.Table, delimiter: str = ",") -> Iterator[str]:
     for row in _rows(table):
         # A blank line would not be read as a record.
         yield delimiter.join(map(_csv_field, row.values())) or '""'
-
-
-def without_formulas(table: pa.Table) -> pa.Table:
-    """Prefix names and text that a spreadsheet would evaluate with ', as OWASP advises.
-
-    >>> without_formulas(pa.table({"a": ["=1+1", "a - b", None]})).to_pydict()
-    {'a': ["'=1+1", 'a - b', None]}
-    """
-    names = [f"'{name}" if name.startswith(_FORMULA) else name for name in table.column_names]
-    columns = table.columns
-    for number, column in enumerate(columns):
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            is_formula = pc.is_in(pc.utf8_slice_codeunits(column, 0, 1), pa.array(_FORMULA, column.type))
-            columns[number] = pc.if_else(is_formula, pc.binary_join_element_wise("'", column, ""), column)
-    return pa.table(columns, names=names)
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -31,11 +29,10 @@ _READERS = {
     "tar": ("tars", "TarSamples"),
 }
 _SHEETS = frozenset(("xlsx", "xls", "ods"))
-_LINES = ("jsonl", "ndjson", "csv", "tsv")
 DEEPEST = 32  # levels of lists and objects within each other; Arrow writes up to 64, deeper values become text
 # Text compresses to a tenth, rarely to a fiftieth; a file that expands further is likely a zip bomb.
 _MAX_BYTES, _MAX_RATIO = 1 << 30, 100
-_MOST_PIPED, _LONGEST_PIPED = 64 << 30, 1 << 30  # bytes, and bytes without a line end, of input that may never end
+_MOST_PIPED = 64 << 30  # bytes of input that may never end
 _BOM = b"\xef\xbb\xbf"
 LONGEST = 16 << 20  # bytes or characters of one row, which takes ten times that to read; longer rows are an error
 TOO_LONG = f"more than {LONGEST:,} bytes in one row; expected an image and its captions"
@@ -375,7 +372,7 @@ def open_records(source: str | Path, *, format: str | None, until: ExitStack) ->
     try:
         with _opened(name, codec) as stream:
             most = max(_MAX_BYTES, _MAX_RATIO * path.stat().st_size) if codec else None
-            spooled = _spool(stream, until, most, lines=kind in _LINES)
+            spooled = _spool(stream, until, most)
     except InputError as error:
         raise InputError(f"{label} {error}") from error
     except (OSError, pa.ArrowException) as error:
@@ -400,17 +397,16 @@ def _opened(name: str, codec: str | None) -> Iterator[Any]:
             yield stream
 
 
-def _spool(stream: Any, until: ExitStack, most: int | None = None, *, lines: bool = False) -> Path:
+def _spool(stream: Any, until: ExitStack, most: int | None) -> Path:
     """Copy a stream to a file that can be read again.
 
     Raises:
-        InputError: it has more than `most` bytes, or more than a pipe or a device may have, which may never end.
+        InputError: it has more than `most` bytes; None: more than `_MOST_PIPED`, or half of the free space.
     """
     # Closed and deleted explicitly: Windows cannot open a file twice.
     file = tempfile.NamedTemporaryFile(prefix="msdscore-", suffix=".input", delete=False)  # noqa: SIM115
     until.callback(Path(file.name).unlink, missing_ok=True)
-    is_endless = most is None and not _is_regular(stream)
-    room, line = min(_MOST_PIPED, shutil.disk_usage(Path(file.name).parent).free // 2), 0
+    room = most or min(_MOST_PIPED, shutil.disk_usage(Path(file.name).parent).free // 2)
     with file:
         while block := stream.read(1 << 20):
             try:
@@ -419,23 +415,7 @@ def _spool(stream: Any, until: ExitStack, most: int | None = None, *, lines: boo
             except OSError as error:
                 reason = f"cannot be written ({error.strerror or error}); set TMPDIR to a folder with more space"
                 raise RunError(f"{file.name}: {reason}") from error
-            line = 0 if b"\n" in block else line + len(block)
-            if most is not None and file.tell() > most:
-                raise InputError(
-                    f"expands to more than {most:,} bytes, {_MAX_RATIO} times its size; "
-                    "if that is intended, decompress it and score the result"
-                )
-            if is_endless and lines and line > _LONGEST_PIPED:
-                raise InputError(f"has a line of more than {_LONGEST_PIPED:,} bytes; expected one row per line")
-            if is_endless and file.tell() > room:
-                what = f"has more than {room:,} bytes, the smaller of {_MOST_PIPED:,} and half of the free space in"
-                raise InputError(f"{what} {Path(file.name).parent}; save it and score the file")
+            if file.tell() > room:
+                limit = f"{_MAX_RATIO} times its size" if most else f"or half of the space in {Path(file.name).parent}"
+                raise InputError(f"has more than {room:,} bytes, {limit}; save its content and score that file")
     return Path(file.name)
-
-
-def _is_regular(stream: Any) -> bool:
-    """Return whether a stream is a regular file, which has an end; one without a descriptor is in memory."""
-    try:
-        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    except (OSError, AttributeError):
-        return True

@@ -20,7 +20,6 @@ from msdscore.io.tables import (
     json_line,
     table_from_columns,
     text_in_csv,
-    without_formulas,
 )
 from msdscore.io.targets import check_manifest, run_files
 from msdscore.rows.files import RowSource
@@ -49,15 +48,13 @@ class RunOptions:
     """Options of a run, apart from the scorer.
 
     `overwrite` discards an existing output. `retry` scores parts with failed rows again (a finished run completely).
-    `part_rows` is the number of rows that a crash loses at most, by default chosen for the encoder. `excel_safe` puts '
-    before text that a spreadsheet would evaluate, in CSV and TSV outputs. `worst` adds a column with up to that many of
-    the least supported words.
+    `part_rows` is the number of rows that a crash loses at most, by default chosen for the encoder. `worst` adds a
+    column with up to that many of the least supported words.
     """
 
     overwrite: bool = False
     retry: bool = False
     part_rows: int | None = None
-    excel_safe: bool = False
     worst: int = 0
 
     def __post_init__(self) -> None:
@@ -126,7 +123,7 @@ def score_file(
         signature = references.signed(pipeline.signature, counts) if counts else pipeline.signature
         new_names = renamed(plan.names.union(source.layout.seen), (*COLUMNS, WORST))
         summary = run.finish(
-            _output_tables(merged, new_names, output.suffix.lower(), excel_safe=how.excel_safe),
+            _output_tables(merged, new_names, output.suffix.lower()),
             rows=plan.count,
             metadata={
                 "msdscore": pipeline.signature, "signed": signature, "verdict_at": limits_text(pipeline.verdict_at),
@@ -150,8 +147,6 @@ def _with_names(values: Mapping[str, Any], new_names: Mapping[str, str]) -> dict
 def _prepare_output(source: RowSource, output: Path, how: RunOptions) -> None:
     """Raise if the output cannot be written; with `overwrite`, discard an existing one."""
     check_output(output, inputs=[source.name])
-    if how.excel_safe and output.suffix.lower() not in (".csv", ".tsv"):
-        raise ConfigError(f"{output}: --excel-safe is for outputs that spreadsheets open; expected .csv or .tsv")
     if how.overwrite:
         discard(output)
 
@@ -181,7 +176,6 @@ def _settings(source: RowSource, how: RunOptions, limits: ImageLimits) -> dict[s
         "columns": asdict(source.names),
         "limits": asdict(limits),
         "worst_words": how.worst,
-        "excel_safe": how.excel_safe,
     }
 
 
@@ -243,9 +237,7 @@ def _have_numbers(source: RowSource, ids: list[Any]) -> bool | None:
     return True if is_number else None
 
 
-def _output_tables(
-    merged: Merged, new_names: Mapping[str, str], suffix: str, *, excel_safe: bool
-) -> Iterator[pa.Table | JsonRows]:
+def _output_tables(merged: Merged, new_names: Mapping[str, str], suffix: str) -> Iterator[pa.Table | JsonRows]:
     """Yield the tables of the output: all rows in order, input columns first, then the added ones."""
     for inputs, added in merged.tables():
         if suffix in JSON_SUFFIXES:
@@ -255,5 +247,4 @@ def _output_tables(
                 objects = [json_line(_with_names(row, new_names)) for row in rows]
             yield JsonRows(objects, added)
         else:
-            table = joined(inputs, text_in_csv(added, suffix), new_names)
-            yield without_formulas(table) if excel_safe else table
+            yield joined(inputs, text_in_csv(added, suffix), new_names)
