@@ -62,8 +62,7 @@ def test_pooled_vectors_give_the_similarity_of_transformers(folder, encoder, lib
 @torch.inference_mode()
 def test_legacy_eos_token_id_gives_the_same_vectors(folder, encoder, tmp_path):
     """OpenAI's published configs have eos_token_id 2, which transformers treats as the highest id."""
-    old = tmp_path / "old"
-    shutil.copytree(folder, old)
+    old = shutil.copytree(folder, tmp_path / "old")
     config = json.loads((old / "config.json").read_text())
     config["text_config"]["eos_token_id"] = 2
     (old / "config.json").write_text(json.dumps(config))
@@ -106,8 +105,7 @@ def test_vectors_are_detached_and_can_train_heads(encoder, images):
 
 
 def test_signature_contains_folder_name_and_content_hash(folder, encoder, tmp_path):
-    copy = tmp_path / "elsewhere" / "tiny"
-    shutil.copytree(folder, copy)
+    copy = shutil.copytree(folder, tmp_path / "elsewhere" / "tiny")
     other = make_tiny_clip(tmp_path / "other" / "tiny", seed=1)
     assert encoder.signature.startswith("tiny@")
     assert encoder.signature.endswith(",norm:no,long:window,dtype:float32")
@@ -116,8 +114,7 @@ def test_signature_contains_folder_name_and_content_hash(folder, encoder, tmp_pa
 
 
 def test_pickled_weights_load_without_running_code(folder, encoder, tmp_path):
-    old = tmp_path / "tiny"
-    shutil.copytree(folder, old)
+    old = shutil.copytree(folder, tmp_path / "tiny")
     state = transformers.CLIPModel.from_pretrained(old).state_dict()
     (old / "model.safetensors").unlink()
     torch.save(state, old / "pytorch_model.bin")
@@ -136,8 +133,7 @@ def test_a_pickle_with_code_is_rejected(folder, tmp_path):
 
 
 def test_damaged_weights_are_one_line_errors(folder, tmp_path):
-    bad = tmp_path / "bad"
-    shutil.copytree(folder, bad)
+    bad = shutil.copytree(folder, tmp_path / "bad")
     weights = bad / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
     with pytest.raises(WeightsError, match="bad' cannot be loaded") as caught:
@@ -148,8 +144,7 @@ def test_damaged_weights_are_one_line_errors(folder, tmp_path):
 def test_missing_tensors_are_not_filled_with_random_numbers(folder, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    bad = tmp_path / "bad"
-    shutil.copytree(folder, bad)
+    bad = shutil.copytree(folder, tmp_path / "bad")
     tensors = load_file(bad / "model.safetensors")
     del tensors["visual_projection.weight"]
     save_file(tensors, bad / "model.safetensors", metadata={"format": "pt"})
@@ -158,8 +153,7 @@ def test_missing_tensors_are_not_filled_with_random_numbers(folder, tmp_path):
 
 
 def test_preprocessor_with_another_size_is_rejected(folder, tmp_path):
-    bad = tmp_path / "bad"
-    shutil.copytree(folder, bad)
+    bad = shutil.copytree(folder, tmp_path / "bad")
     config = json.loads((bad / "preprocessor_config.json").read_text())
     (bad / "preprocessor_config.json").write_text(json.dumps({**config, "crop_size": 40}))
     with pytest.raises(WeightsError, match=r"32 x 32 .*\(40, 40\)"):
@@ -167,8 +161,7 @@ def test_preprocessor_with_another_size_is_rejected(folder, tmp_path):
 
 
 def test_preprocessor_in_the_processor_file_is_used(folder, encoder, images, tmp_path):
-    new = tmp_path / "new"
-    shutil.copytree(folder, new)
+    new = shutil.copytree(folder, tmp_path / "new")
     config = json.loads((new / "preprocessor_config.json").read_text())
     (new / "preprocessor_config.json").unlink()
     (new / "processor_config.json").write_text(json.dumps({"image_processor": config}))

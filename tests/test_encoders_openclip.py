@@ -65,8 +65,7 @@ def test_pooled_vectors_give_the_similarity_of_open_clip(name, request, images):
 
 def test_bert_text_tower_gives_the_similarity_of_open_clip(biomed, images, root):
     """open_clip loads the tower's configuration by name, so it gets a copy with a local path."""
-    theirs = root / "theirs"
-    shutil.copytree(biomed, theirs)
+    theirs = shutil.copytree(biomed, root / "theirs")
     config = json.loads((theirs / "open_clip_config.json").read_text())
     config["model_cfg"]["text_cfg"]["hf_model_name"] = str(biomed / "text")
     (theirs / "open_clip_config.json").write_text(json.dumps(config))
@@ -240,8 +239,7 @@ def test_incomplete_names_are_rejected():
     "config", [{**OWN, "multimodal_cfg": {}}, {**OWN, "vision_cfg": {**VIT, "layers": [1, 1, 1, 1]}}]
 )
 def test_models_without_patches_are_rejected(own, tmp_path, config):
-    bad = tmp_path / "bad"
-    shutil.copytree(own, bad)
+    bad = shutil.copytree(own, tmp_path / "bad")
     (bad / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
     with pytest.raises(ConfigError, match="CoCa or ResNet"):
         load_encoder(str(bad), device="cpu")

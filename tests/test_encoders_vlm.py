@@ -1,6 +1,7 @@
 """Vision-language models against the visual tokens and language-model states of transformers."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -209,10 +210,7 @@ def test_the_original_format_gives_the_same_vectors(critic, onevision, images):
 
 
 def test_incomplete_original_format_is_rejected(critic, root):
-    bad = root / "gaps"
-    bad.mkdir()
-    for path in critic.iterdir():
-        (bad / path.name).write_bytes(path.read_bytes())
+    bad = shutil.copytree(critic, root / "gaps")
     config = json.loads((bad / "config.json").read_text())
     del config["image_grid_pinpoints"]
     (bad / "config.json").write_text(json.dumps(config))
@@ -221,10 +219,7 @@ def test_incomplete_original_format_is_rejected(critic, root):
 
 
 def test_unsupported_vision_tower_is_rejected(llava, root):
-    bad = root / "pixtral"
-    bad.mkdir()
-    for path in llava.iterdir():
-        (bad / path.name).write_bytes(path.read_bytes())
+    bad = shutil.copytree(llava, root / "pixtral")
     config = transformers.LlavaConfig.from_pretrained(llava)
     tower = {"model_type": "pixtral", "image_size": 32, "patch_size": 8, "head_dim": 8, **TOWER}
     config = transformers.LlavaConfig(text_config=config.text_config.to_dict(), vision_config=tower)

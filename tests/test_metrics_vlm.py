@@ -63,8 +63,7 @@ def test_fleur_with_a_padded_vocabulary(talker, tmp_path):
 
     from transformers import AutoModelForImageTextToText
 
-    padded = tmp_path / "padded"
-    shutil.copytree(talker / "model", padded)
+    padded = shutil.copytree(talker / "model", tmp_path / "padded")
     model = AutoModelForImageTextToText.from_pretrained(padded)
     model.resize_token_embeddings(model.get_input_embeddings().num_embeddings + 64, mean_resizing=False)
     model.save_pretrained(padded)

@@ -42,8 +42,7 @@ def planted(tmp_path, trace):
     from msdscore.rows.files import open_rows
     from msdscore_torch.tensors import read_tensors
 
-    aligned = tmp_path / "aligned"
-    shutil.copytree(WEIGHTS, aligned)
+    aligned = shutil.copytree(WEIGHTS, tmp_path / "aligned")
     (aligned / SUMS).unlink(missing_ok=True)
     bomb(aligned / "model.safetensors", trace)
     objects = tmp_path / "objects.npy"
@@ -103,8 +102,7 @@ def test_shipped_weights_match_their_manifest():
 
 @pytest.mark.parametrize("how", ["changed", "missing"])
 def test_damaged_weights_are_rejected(tmp_path, how):
-    folder = tmp_path / "mini"
-    shutil.copytree(WEIGHTS, folder)
+    folder = shutil.copytree(WEIGHTS, tmp_path / "mini")
     path = folder / "trunk-1.safetensors"
     if how == "changed":
         content = bytearray(path.read_bytes())

@@ -651,6 +651,7 @@ def test_doubtful_words_are_those_below_the_limit(evidence_client):
         }
         answer = evidence_client.post(f"/v1/explain?fields=words&doubt={limit}", **sent).json()
         (explained,) = answer["items"][0]["explanations"]
+        assert explained["words"][0] == {"text": "a", "start": 0, "end": 1, "judged": False}  # and nothing else
         assert explained["headline"].endswith("no word stands out") == (not explained["doubtful"])
         return explained["doubtful"], {word["text"]: word.get("p_value") for word in explained["words"]}
 
