@@ -12,7 +12,7 @@ from msdscore.core.arrays import to_numpy
 from msdscore.encoders import preprocessing
 from msdscore.encoders.base import Prepared
 from msdscore.encoders.cached import CachedEncoder, CacheSettings
-from msdscore.encoders.preprocessing import Preprocessing, prepare_image, prepared_pixels, view_of
+from msdscore.encoders.preprocessing import Preprocessing, prepare_image, view_of
 from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, ImageError
 from msdscore.io.images import ImageLimits, open_image, open_reduced, plain_jpeg
@@ -79,18 +79,16 @@ def test_other_images_are_decoded_in_full_and_limits_apply_to_the_full_size():
 
 
 @pytest.mark.parametrize(("how", "side"), [("reduced", 2), ("smallest", 1)])
-def test_reduced_images_have_close_scores_and_original_boxes(clip, tmp_path, how, side, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        preprocessing, "prepared_pixels", lambda *some, **more: drawn.append(some) or prepared_pixels(*some, **more)
-    )
+def test_reduced_images_have_close_scores_and_original_boxes(clip, tmp_path, how, side):
     path = tmp_path / "large.jpg"
     path.write_bytes(jpeg(photograph(640, 480)))
     whole, reduced = (Pipeline(load_encoder(clip, device="cpu", jpeg=jpeg)) for jpeg in ("full", how))
     assert f",jpeg:{how}," in reduced.signature
     assert "jpeg" not in whole.signature
     before, after = (pipeline.embedder.images(pipeline.decode([path])).vectors for pipeline in (whole, reduced))
-    assert drawn[1][0].height == 60 * side  # 32 are needed
+    decoded, _ = open_reduced(path, lambda _: (80 * side, 60 * side))  # 32 rows are needed
+    steps = whole.encoder.preprocessing
+    assert np.array_equal(reduced.decode([path])[0].prepared.pixels, prepare_image(decoded, steps).pixels)
     assert after.layout[0].size == (640, 480)
     np.testing.assert_allclose(after.layout[0].boxes, before.layout[0].boxes)
     assert not torch.equal(before.points, after.points)
