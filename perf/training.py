@@ -16,7 +16,6 @@ import torch
 
 from msdscore_lab.align.aligner import learning_rate, make_optimiser, moving_average
 from msdscore_lab.align.objective import Parts, objective
-from msdscore_lab.align.processes import World
 from msdscore_lab.align.repeatable import deterministic_kernels, draw, seeded
 from msdscore_torch.aligned.heads import SideDims
 from msdscore_torch.aligned.lite2 import Lite2
@@ -115,7 +114,7 @@ def run(recipe, batches, device, steps, *, fixed_order):
     aligner.to(device).train()
     optimiser, average = make_optimiser(aligner, recipe.train), moving_average(aligner, recipe.train.average)
     resident = (batches.batches, batches.per_epoch, batches.bad)
-    parts = Parts(recipe, World(), *resident, aligner, TERMS, step_type=MiniStep)
+    parts = Parts(recipe, *resident, aligner, TERMS, step_type=MiniStep)
     times = []
     with deterministic_kernels(device) if fixed_order else nullcontext():
         for step, batch in enumerate(batches.batches(0, steps)):

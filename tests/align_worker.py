@@ -1,4 +1,4 @@
-"""A training run in a separate process, which is killed or is one of several."""
+"""A training run in a separate process, which is killed."""
 
 import sys
 import time

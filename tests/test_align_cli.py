@@ -27,12 +27,25 @@ def test_train_eval_export_and_score(tmp_path):
     assert "enc:encoder@" in scores["signature"]
 
 
-def test_no_reconstruction_disables_the_language_model(tmp_path):
+def test_a_recipe_without_reconstruction_needs_the_language_model(tmp_path):
     rows, toml = make_rows(tmp_path / "data"), tmp_path / "recipe.toml"
     with_language = recipe(loss={"reconstruction": 1.0}, lm={"source": str(tmp_path / "missing")}, train={"steps": 1})
     toml.write_text(dump_recipe(with_language), encoding="utf-8")
     run = tmp_path / "run"
-    output_of("align", "train", "--recipe", toml, "--data", rows, "-o", run, "--device", "cpu", "--no-reconstruction")
+    output_of(
+        "align",
+        "train",
+        "--recipe",
+        toml,
+        "--data",
+        rows,
+        "-o",
+        run,
+        "--device",
+        "cpu",
+        "--set",
+        "loss.reconstruction=0.0",
+    )
     assert load_recipe(Recipe, run / "config.toml").loss.reconstruction == 0.0
 
 

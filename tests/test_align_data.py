@@ -13,7 +13,6 @@ from align_data import captions_of, draw, make_rows, recipe, source, things
 from msdscore.errors import ConfigError, InputError, UnknownNameError
 from msdscore.io.images import open_image
 from msdscore_lab.align.batches import SampleReader, check_batch, read_batches
-from msdscore_lab.align.processes import World
 from msdscore_lab.align.repeatable import epoch_order
 from msdscore_lab.pairs import DataSource, image_content, open_pairs
 
@@ -174,7 +173,7 @@ def test_batches_do_not_depend_on_the_start_step(tmp_path):
     reader = SampleReader(pairs, recipe(train={"batch": 4}))
 
     def seen(start):
-        batches = read_batches(reader, start=start, stop=6, workers=3, world=World())
+        batches = read_batches(reader, start=start, stop=6, workers=3)
         return [[(s.item, s.captions, s.image.tobytes()) for s in batch] for batch in batches]
 
     whole = seen(0)
@@ -183,20 +182,9 @@ def test_batches_do_not_depend_on_the_start_step(tmp_path):
     assert len({caption for batch in whole for _, caption, _ in batch}) > 8
 
 
-def test_processes_share_a_batch_without_overlap(tmp_path):
-    pairs = open_pairs(source(make_rows(tmp_path)))
-    reader = SampleReader(pairs, recipe(train={"batch": 4}))
-
-    def items(rank, size):
-        batches = read_batches(reader, start=0, stop=4, workers=1, world=World(rank, size))
-        return [[s.item for s in batch] for batch in batches]
-
-    both = [left + right for left, right in zip(items(0, 2), items(1, 2), strict=True)]
-    assert both == items(0, 1)
+def test_a_batch_needs_enough_pairs():
     with pytest.raises(ConfigError, match="train.batch is 9 .*8 pairs"):
-        check_batch(9, 8, World())
-    with pytest.raises(ConfigError, match="among 3 processes"):
-        check_batch(4, 8, World(0, 3))
+        check_batch(9, 8)
 
 
 def test_captions_are_repeated_if_an_image_has_too_few(tmp_path):

@@ -20,7 +20,6 @@ from msdscore_lab.align.aligner import learning_rate, moving_average
 from msdscore_lab.align.evaluate import evaluate
 from msdscore_lab.align.export import export
 from msdscore_lab.align.objective import objective
-from msdscore_lab.align.processes import World
 from msdscore_lab.align.recipe import LanguageSpec, Recipe, TrainSpec, load_recipe
 from msdscore_lab.align.repeatable import deterministic_kernels
 from msdscore_lab.align.run.folder import averaged_weights, checkpoints
@@ -114,7 +113,7 @@ def test_one_linear_layer_is_used_for_reconstruction_and_scoring(models, rows, t
         "image.line.bias": (32,),
     }
     (again := tmp_path / "again").mkdir()
-    session = Session(recipe_, open_pairs(rows), again, CPU, world=World(), device=torch.device("cpu"))
+    session = Session(recipe_, open_pairs(rows), again, CPU, device=torch.device("cpu"))
     aligner, model = session.parts.aligner, session.parts.language
     trained = {name for name, _ in aligner.named_parameters()}
     assert trained == {"heads.image.line.weight", "heads.image.line.bias", "log_scales.contrastive"}
@@ -148,7 +147,7 @@ def test_frozen_parameters_do_not_change_and_have_no_gradients(models, rows, tmp
     recipe_ = paper(models)
     run = tmp_path / "run"
     run.mkdir()
-    session = Session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
+    session = Session(recipe_, open_pairs(rows), run, CPU, device=torch.device("cpu"))
     model = session.parts.language.model
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     batch = first_batch(session, rows)
@@ -173,7 +172,7 @@ def test_microbatches_of_the_language_model_do_not_change_gradients(models, rows
         recipe_ = replace(recipe_, lm=replace(recipe_.lm, batch=batch_size))
         run = tmp_path / str(batch_size)
         run.mkdir()
-        session = Session(recipe_, open_pairs(rows), run, CPU, world=World(), device=torch.device("cpu"))
+        session = Session(recipe_, open_pairs(rows), run, CPU, device=torch.device("cpu"))
         batch = first_batch(session, rows)
         loss, _ = objective(session.parts, batch)
         loss.backward()

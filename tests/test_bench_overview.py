@@ -122,11 +122,8 @@ def test_items_are_listed_in_the_order_of_a_score_file(files, tmp_path):
     rows = [json.loads(line) for line in call("benchmarks", "items", "sugarcrepe", "--root", root).stdout.splitlines()]
     assert len(rows) == 16
     assert rows[0] == {"id": "replace_att/0", "image": "red.png", "captions": ["a red square", "a green square"]}
-    pairs = [
-        {"image": row["image"], "caption": text, "score": -k} for row in rows for k, text in enumerate(row["captions"])
-    ]
-    by_pair = {(pair["image"], pair["caption"]): pair for pair in pairs}
-    (tmp_path / "scores.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in by_pair.values()))
+    scored = [{"id": row["id"], "scores": [-index for index, _ in enumerate(row["captions"])]} for row in rows]
+    (tmp_path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scored))
     label = f"file:{tmp_path / 'scores.jsonl'}"
     call("bench", "sugarcrepe", "--root", root, "-o", tmp_path, "-m", label, "--samples", 5, "--no-control")
     result = read_result(tmp_path / "sugarcrepe.json")

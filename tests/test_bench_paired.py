@@ -17,7 +17,7 @@ from msdscore_lab.benchmarks.base import Battle, Pair, Rated
 from msdscore_lab.benchmarks.protocols.counting import Figure
 from msdscore_lab.benchmarks.registry import load
 from msdscore_lab.benchmarks.results.compare import compare_sides, open_side
-from msdscore_lab.benchmarks.results.grids import comparison_grid, markdown, result_grids, screen_grids
+from msdscore_lab.benchmarks.results.grids import comparison_grid, markdown, result_grids
 from msdscore_lab.benchmarks.results.result import item_table, items_of, read_result, to_json
 from msdscore_lab.benchmarks.results.tables import render, select_columns
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan
@@ -208,8 +208,6 @@ def test_best_values_follow_the_direction_of_their_figure(crepe, tmp_path):
     grid = result_grids([ranked])[0]
     place, mean = grid.columns.index("place of Human ↓"), grid.columns.index("mean/Human")
     assert [cell for cell in sorted(grid.best) if cell[1] in (place, mean)] == [(1, place)]
-    figures = screen_grids([ranked])[1]
-    assert [cell for cell in sorted(figures.best) if cell[0] >= len(figures.rows) - 2] == [(len(figures.rows) - 2, 3)]
     assert select_columns(grid, ["place of Human"]).rows[1] == (second.title, "1.00")
     (tmp_path / "ranked.json").write_text(to_json(ranked))
     assert read_result(tmp_path / "ranked.json").metrics[0].figures[-2].direction == -1
@@ -220,9 +218,7 @@ def test_a_table_has_the_headline_by_default(crepe):
     head = "| metric | accuracy/mean | 95 % interval | wrong image | matched length | ties | missing |"
     assert head in short
     assert any(line.startswith(head) and "accuracy/replace_att" in line for line in every)
-    assert any("more figures: --columns all" in line for line in short)
-    shown = screen_grids([read_result(crepe)])  # `bench` prints all figures, and has no such option
-    assert not any("--columns all" in note for grid in shown for note in grid.notes)
+    assert any("more figures: msdscore table FILE.json --columns all" in line for line in short)
 
 
 def test_table_columns_and_output_file(crepe, tmp_path):

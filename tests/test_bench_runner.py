@@ -15,15 +15,13 @@ from counting import CountingEncoder
 from msdscore.encoders.registry import built_in
 from msdscore.errors import ConfigError, InputError, RunError, UnknownNameError
 from msdscore.scorer import Scorer
-from msdscore.scoring.spec import ScorerSpec
 from msdscore_lab.benchmarks.base import Pair, image_key, wrong_images
 from msdscore_lab.benchmarks.registry import benchmarks, load
 from msdscore_lab.benchmarks.results.grids import result_grids
 from msdscore_lab.benchmarks.results.result import read_result
 from msdscore_lab.benchmarks.run.cases import item_batches
 from msdscore_lab.benchmarks.run.plan import BenchmarkPlan, prepare_work
-from msdscore_lab.benchmarks.run.runner import run_benchmark, spec_stamp
-from msdscore_torch import backbone
+from msdscore_lab.benchmarks.run.runner import run_benchmark
 
 METRICS = ("cosine", "msd", "soft-msd", "support", "length", "constant")
 
@@ -101,39 +99,6 @@ def test_no_encoder_is_loaded_for_metrics_that_need_none(tmp_path):
     result = run_benchmark(plan(tmp_path, metrics=("length", "random")), tmp_path / "out.json", never)
     assert result.encoder == ""
     assert result.metric("length").control[0].value == result.metric("length").figures[0].value
-
-
-def test_a_finished_run_is_read_without_its_encoder(tmp_path, scorer):
-    make_sugarcrepe(tmp_path)
-    first = run(plan(tmp_path), tmp_path, scorer, stamp="one")
-    loaded = []
-
-    def again(stamp, **more):
-        output = tmp_path / "out" / "sugarcrepe.json"
-        return run_benchmark(
-            plan(tmp_path, **more), output, lambda: loaded.append(stamp) or scorer.pipeline, stamp=stamp
-        )
-
-    same = again("one")
-    assert loaded == []
-    assert (same.metrics, same.encoder, same.made.device) == (first.metrics, first.encoder, first.made.device)
-    # Another scorer, an unknown one, and an additional metric load the encoder.
-    again("two")
-    again(None)
-    again("one", metrics=(*METRICS, "coverage"))
-    assert loaded == ["two", None, "one"]
-
-
-def test_stamp_depends_on_settings_and_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(backbone, "cpu_computes", lambda dtype: True)
-    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
-    spec = ScorerSpec(encoder=str(tmp_path), device="cpu")
-    first = spec_stamp(spec)
-    assert first == spec_stamp(replace(spec, batch_size=3)) == spec_stamp(replace(spec, threads=1))
-    assert first not in {spec_stamp(replace(spec, changes={"alpha": 0.2})), spec_stamp(replace(spec, dtype="float16"))}
-    (tmp_path / "model.safetensors").write_bytes(b"other")
-    assert spec_stamp(spec) != first
-    assert spec_stamp(ScorerSpec(encoder="toy")) is None
 
 
 def test_interrupted_run_resumes(tmp_path):

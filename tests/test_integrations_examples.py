@@ -14,7 +14,6 @@ from msdscore.errors import install_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "integrations"
 NEEDS = {
-    "capevalkit_example": "PIL",
     "evaluate_example": "evaluate",
     "lmms_eval_example": "PIL",
     "torchmetrics_example": "torchmetrics",

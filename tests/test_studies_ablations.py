@@ -175,7 +175,7 @@ def test_direction_and_margin(root):
     assert (bins["counted"], bins["options"]) == (8, {"subsets": "add_att"})
     edged = table_of(json.loads(output_of("study", "direction", *common, "--edges", "4 6")), "by_length")["rows"]
     assert [(row["tokens"], row["pairs"]) for row in edged] == [("3 to 3", 8), ("5 to 5", 8)]  # a red square and a …
-    answer = json.loads(output_of("study", "direction", *common, "--buckets", 2))
+    answer = json.loads(output_of("study", "direction", *common))
     rows = table_of(answer, "sugarcrepe")["rows"]
     assert [row["variant"] for row in rows][1:4] == ["coverage only", "beta 0.5", "support only"]
     assert sum(row["pairs"] for row in table_of(answer, "by_length")["rows"]) == 16

@@ -59,6 +59,6 @@ def test_match_command_draws_the_diagram_and_rejects_settings_without_match(tmp_
     few[few.index("--rows") + 1] = str(tmp_path / "few.jsonl")
     answer = invoke(*few)
     assert isinstance(answer.exception, InputError)
-    assert "expected at least 2 images with 1 or more captions" in str(answer.exception)
+    assert "expected at least 2 images with captions" in str(answer.exception)
     with pytest.raises(ConfigError, match="no caption has a match"):
         reliability([], "s")

@@ -22,7 +22,6 @@ from msdscore.encoders.registry import load_encoder
 from msdscore.errors import ConfigError, InputError
 from msdscore_lab.align.evaluate import evaluate
 from msdscore_lab.align.export import export
-from msdscore_lab.align.processes import World
 from msdscore_lab.align.run.folder import read_run
 from msdscore_lab.align.run.parts import TrainOptions, open_towers, tune_towers
 from msdscore_lab.align.run.train import Session
@@ -440,7 +439,7 @@ def test_every_term_trains_its_path_and_decreases(rows, tmp_path):
     recipe = load_mini(changes=[*SMALL, "train.tune=0", "sample.held_out=0"])
     (tmp_path / "run").mkdir()
     inputs = (recipe, open_pairs(rows), tmp_path / "run", CPU)
-    session = Session(*inputs, world=World(), device=torch.device("cpu"), assemble=assemble)
+    session = Session(*inputs, device=torch.device("cpu"), assemble=assemble)
     (batch,) = session.parts.batches(0, 1)
     aligner = session.parts.aligner.eval()  # without dropout
     for path, names in (("global", ("contrastive", "grounded", "bias")), ("local", ("local", "word", "kl", "support"))):

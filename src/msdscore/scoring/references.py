@@ -256,7 +256,7 @@ def said_in(references: Sequence[str]) -> list[set[str]]:
 
 
 # Shapes of the Beta distributions of the share of references that have a word, for true words and for words that are
-# likely and not there; why these is in docs/lab/decisions.md, `msdscore study reference-words` measures them.
+# likely and not there; docs/lab/references.md has their calibration, docs/lab/decisions.md why these.
 TRUE_WORDS, ABSENT_WORDS = (0.45, 0.85), (0.1, 2.0)
 _LEAST_P = 1e-4  # of a p-value: the bank has no finer ones
 

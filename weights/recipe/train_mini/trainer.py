@@ -6,10 +6,8 @@ from typing import cast
 
 import torch
 
-from msdscore.errors import ConfigError
 from msdscore_lab.align.batches import Towers
 from msdscore_lab.align.objective import Parts
-from msdscore_lab.align.processes import World
 from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import seeded
 from msdscore_lab.align.run.parts import Event, TrainOptions, tower_dims
@@ -39,12 +37,10 @@ def train(
 
 
 def assemble(
-    recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World, *, cache: Path | None = None
+    recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, *, cache: Path | None = None
 ) -> Parts:
     """Build the parts of a recipe of `mini`: batches on the device, heads with zeros of log-odds, all loss terms."""
     assert isinstance(recipe, MiniRecipe), "passed by `train`"
-    if world.size > 1:
-        raise ConfigError(f"mini is trained by one process, got {world.size}; run it without torchrun")
     image, text = cast(MiniTowers, towers)
     batches = open_resident(
         recipe, pairs, (image, text), workers=options.workers, cache=cache,
@@ -56,4 +52,4 @@ def assemble(
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = MiniAligner(recipe, *tower_dims(*towers), words=words, classes=classes, trunk=trunk)
     resident = (batches.batches, batches.per_epoch, batches.bad)
-    return Parts(recipe, world, *resident, aligner, TERMS, step_type=MiniStep)
+    return Parts(recipe, *resident, aligner, TERMS, step_type=MiniStep)

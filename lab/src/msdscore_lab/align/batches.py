@@ -16,7 +16,6 @@ from msdscore.core.embeddings import widen
 from msdscore.encoders.base import prepare_all
 from msdscore.errors import ConfigError, ImageError, InputError
 from msdscore.io.images import open_image
-from msdscore_lab.align.processes import World
 from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import epoch_order, stream
 from msdscore_lab.pairs import Pairs, image_content
@@ -64,22 +63,14 @@ class SampleReader:
         return Sample(index, image, tuple(choices[offset % len(choices)] for offset in range(count)))
 
 
-def check_batch(batch: int, pairs: int, world: World) -> None:
-    """Check the batch size.
-
-    Raises:
-        ConfigError: If there are not enough pairs, or the batch cannot be divided among the processes.
-    """
+def check_batch(batch: int, pairs: int) -> None:
+    """Raise `ConfigError` if there are not enough pairs for a batch."""
     if batch > pairs:
         raise ConfigError(f"train.batch is {batch} but there are only {pairs} pairs; reduce it")
-    if batch % world.size:
-        raise ConfigError(f"train.batch {batch} cannot be divided among {world.size} processes; use a multiple")
 
 
-def read_batches(
-    reader: SampleReader, *, start: int, stop: int, workers: int, world: World
-) -> Generator[list[Sample], None, None]:
-    """Yield this process's samples of batches `start` to `stop` in order, prefetched by threads.
+def read_batches(reader: SampleReader, *, start: int, stop: int, workers: int) -> Generator[list[Sample], None, None]:
+    """Yield the samples of batches `start` to `stop` in order, prefetched by threads.
 
     The pairs of a batch depend only on its number; an incomplete last batch of an epoch is dropped.
     Threads, not worker processes: decoding releases the GIL, and images need not be copied between
@@ -87,12 +78,12 @@ def read_batches(
     """
     recipe, blocks, batch = reader.recipe, reader.pairs.blocks, reader.recipe.train.batch
     order_of = lru_cache(1)(partial(epoch_order, blocks, seed=recipe.seed, window=recipe.sample.window))
-    share, per_epoch = batch // world.size, len(reader.pairs) // batch
+    per_epoch = len(reader.pairs) // batch
 
     def jobs(number: int) -> list[Callable[[], Sample]]:
         epoch, index = divmod(number, per_epoch)
-        first = index * batch + world.rank * share
-        return [partial(reader.sample, int(item), epoch) for item in order_of(epoch=epoch)[first : first + share]]
+        items = order_of(epoch=epoch)[index * batch : (index + 1) * batch]
+        return [partial(reader.sample, int(item), epoch) for item in items]
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
         try:

@@ -1,4 +1,4 @@
-"""The loss of one batch: the weighted terms of a recipe, over the pairs of all processes."""
+"""The loss of one batch: the weighted terms of a recipe."""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from msdscore.core.arrays import Bool, Float, Int
 from msdscore_lab.align.aligner import Aligner
 from msdscore_lab.align.batches import TrainingBatch
 from msdscore_lab.align.language import FrozenLanguageModel
-from msdscore_lab.align.processes import World, gather_rows, sum_over_processes
 from msdscore_lab.align.recipe import Recipe
 from msdscore_torch.aligned.heads import to_embeddings
 
@@ -26,7 +25,7 @@ class TrainingStep:
 
     def __init__(self, parts: "Parts", batch: TrainingBatch) -> None:
         self.parts, self.batch = parts, batch
-        self.aligner, self.loss, self.world = parts.aligner, parts.recipe.loss, parts.world
+        self.aligner, self.loss = parts.aligner, parts.recipe.loss
         with self.autocast():
             self.image_states = self.aligner.heads.states("image", self.aligner.image_features(batch))
             self.images = to_embeddings(self.image_states)
@@ -41,12 +40,12 @@ class TrainingStep:
     @cached_property
     def excluded(self) -> Bool[Tensor, "images captions"]:
         """Captions that are not negatives of an image: those of the same image in another row."""
-        return same_images(gather_rows(self.batch.items, self.world), self.batch.captions_per_image)
+        return same_images(self.batch.items, self.batch.captions_per_image)
 
     @cached_property
     def cosines(self) -> Table:
-        """Cosines of the pooled vectors of all processes."""
-        return gather_rows(self.images.pooled, self.world) @ gather_rows(self.texts.pooled, self.world).mT
+        """Cosines of the pooled vectors."""
+        return self.images.pooled @ self.texts.pooled.mT
 
 
 Term = Callable[[Any], Scalar]  # takes a `TrainingStep`, or the subclass of a trainer
@@ -61,7 +60,6 @@ class Parts:
     """
 
     recipe: Recipe
-    world: World
     batches: Callable[[int, int], Generator[TrainingBatch, None, None]]
     per_epoch: int
     bad: Mapping[int, str]
@@ -72,21 +70,16 @@ class Parts:
 
 
 def objective(parts: Parts, batch: TrainingBatch) -> tuple[Scalar, dict[str, Tensor]]:
-    """Return the weighted sum of all terms of the recipe, and the detached value of each.
-
-    InfoNCE is computed over the pairs of all processes.
-    """
+    """Return the weighted sum of all terms of the recipe, and the detached value of each."""
     step = parts.step_type(parts, batch)
-    weights, world = parts.recipe.loss.weights, parts.world
+    weights = parts.recipe.loss.weights
     values = {name: term(step) for name, term in parts.terms.items() if weights[name]}
     loss = torch.stack([weights[name] * value for name, value in values.items()]).sum()
-    # The reconstruction is of the pairs of this process, so the mean over processes is reported.
-    means = sum_over_processes(torch.stack([value.detach() for value in values.values()]), world) / world.size
-    return loss, dict(zip(values, means, strict=True))
+    return loss, {name: value.detach() for name, value in values.items()}
 
 
 def _reconstruction(step: TrainingStep) -> Scalar:
-    """Return the mean negative log-likelihood over all caption tokens of all processes."""
+    """Return the mean negative log-likelihood over all caption tokens."""
     language, linear, repeats = step.parts.language, step.aligner.prefix, step.batch.captions_per_image
     if language is None:
         raise AssertionError("reconstruction without a language model")
@@ -95,8 +88,7 @@ def _reconstruction(step: TrainingStep) -> Scalar:
         prefix = step.image_states.points if linear is None else linear(step.images.points)
         mask = step.images.mask.repeat_interleave(repeats, dim=0)
         nll, count = language.nll(prefix.repeat_interleave(repeats, dim=0), mask, step.batch.captions)
-    tokens = sum_over_processes(torch.tensor(float(count), device=nll.device), step.world)
-    return nll * step.world.size / tokens
+    return nll / count
 
 
 def same_images(items: Int[Tensor, " images"], captions: int = 1) -> Bool[Tensor, "images captions"]:

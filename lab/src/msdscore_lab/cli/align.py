@@ -47,9 +47,6 @@ class TrainingOptions:
 
     recipe: str = option(TRAINING, "paper", help="Name of a recipe (paper, paper-llama) or a TOML file.")
     change: list[str] = option(TRAINING, [], "--set", help="Change a setting, e.g. train.steps=100.")
-    no_reconstruction: bool = option(
-        TRAINING, False, "--no-reconstruction", help="Train without the reconstruction loss."
-    )
     val: list[str] = option(INPUT, [], help="Validation data, for early stopping.")
     val_images: list[str] = option(INPUT, [], help="Images of the validation data.")
     resume: bool = option(OUTPUT, False, "--resume", help="Resume the run in the folder.")
@@ -59,7 +56,7 @@ class TrainingOptions:
 
 @align.command()
 def train(output: Output, pairs: PairOptions, training: TrainingOptions, json: options.Json = False) -> None:
-    """Train an aligner. Start it with torchrun for several GPUs; --resume continues an interrupted run."""
+    """Train an aligner on one device; --resume continues an interrupted run."""
     from msdscore_lab.align.recipe import Recipe
     from msdscore_lab.align.run.train import train as trainer
 
@@ -82,8 +79,7 @@ def run_training(
     from msdscore_lab.align.run.parts import TrainOptions
 
     check_folder(output)
-    ablated = ["loss.reconstruction=0.0"] if training.no_reconstruction else []
-    recipe = load_recipe(kind, training.recipe, changes=[*training.change, *ablated])
+    recipe = load_recipe(kind, training.recipe, changes=training.change)
     validation = PairOptions(data=training.val, images=training.val_images).source() if training.val else None
     with _events() as show:
         how = TrainOptions(

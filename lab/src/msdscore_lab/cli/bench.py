@@ -88,24 +88,25 @@ def bench(
     """Run metrics on benchmarks of human judgements.
 
     Writes NAME.json (results, intervals, controls, signatures) and NAME.parquet (scores of every item), and prints
-    tables. The same command resumes an interrupted run; if images were replaced, it needs --overwrite. An additional
-    --metric scores only that metric; another --protocol evaluates the existing scores, into NAME-PROTOCOL.json.
+    the main figures. The same command resumes an interrupted run; if images were replaced, it needs --overwrite. An
+    additional --metric scores only that metric; another --protocol evaluates the existing scores, into
+    NAME-PROTOCOL.json.
 
     Exit codes: 0 all items scored, 3 some items failed (their errors are in the output), 2 invalid usage.
     """
     from functools import cache, partial
 
     from msdscore.io.targets import check_folder
-    from msdscore_lab.benchmarks.results.grids import screen_grids
+    from msdscore_lab.benchmarks.results.grids import result_grids
     from msdscore_lab.benchmarks.results.result import to_json
     from msdscore_lab.benchmarks.run.plan import LONG_NOTE, pipeline_for
-    from msdscore_lab.benchmarks.run.runner import run_benchmark, spec_stamp
+    from msdscore_lab.benchmarks.run.runner import run_benchmark
     from msdscore_lab.cli.grids import grid_table
 
     outputs = [f"{file_name(name)}{end}" for name in names for end in (".json", ".parquet")]
     check_folder(target.output, outputs, inputs=[protocol.root, scorer.bank])
     spec, results = scorer.spec(batch), []
-    pipeline, stamp = cache(spec.build), spec_stamp(spec)
+    pipeline = cache(spec.build)
 
     @cache
     def fitting(name: str) -> "Pipeline":
@@ -119,12 +120,11 @@ def bench(
         metrics = list(PAPER_METRICS if "coverage" in pipeline().form.columns else EVIDENCE_METRICS)
     for name in names:
         plan, file = protocol.plan(name, metrics), target.output / f"{file_name(name)}.json"
-        build, mark = partial(fitting, name), stamp and f"{stamp},{name}"
         with stoppable(), bar(name) as show:
-            results.append(run_benchmark(plan, file, build, stamp=mark, overwrite=target.overwrite, progress=show))
+            results.append(run_benchmark(plan, file, partial(fitting, name), overwrite=target.overwrite, progress=show))
     if target.json:
         typer.echo("[" + ",\n".join(map(to_json, results)) + "]")
-    for grid in [] if target.json else screen_grids(results):
+    for grid in [] if target.json else result_grids(results, every=False):
         grid_table(grid)
     if pipeline.cache_info().currsize:
         options.print_cache_use(spec, pipeline().cache_use)

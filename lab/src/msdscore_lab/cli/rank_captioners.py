@@ -21,7 +21,6 @@ class RankingOptions:
     images: options.Images = None
     rows: options.Rows = None
     samples: lab_options.Draws = None
-    percentile: lab_options.Percentile = False
     seed: lab_options.Seed = 0
     style: lab_options.TableStyle = ""
     columns: str = option(
@@ -73,9 +72,7 @@ def rank_captioners(
     if use is not None:
         tell(f"scored {len(files)} files: {use}")
     contest = read_contest(files, shared=chosen.shared, people=chosen.people, images=chosen.images, rows=chosen.rows)
-    how = Resampling(
-        samples=chosen.samples or default_draws(len(contest.images)), seed=chosen.seed, expanded=not chosen.percentile
-    )
+    how = Resampling(samples=chosen.samples or default_draws(len(contest.images)), seed=chosen.seed)
     ranking = rank(contest, people=chosen.people, how=how)
     grids = ranking_grids(ranking, lab_options.names_in(chosen.columns))
     plain = dumps({"note": MARK, **ranking.to_dict()}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from msdscore.core.arrays import float64, to_numpy
 from msdscore.core.divergence import soften
 from msdscore.encoders.base import Embeddings, TokenLayout
-from msdscore.errors import ConfigError, unknown_name
+from msdscore.errors import ConfigError
 from msdscore.intervals import Floats
 from msdscore.scoring.references import WEIGHTS
 from msdscore_lab.metrics.base import Cases, CaseScores, Loaded, Vectors
@@ -104,20 +104,15 @@ def rank_agg_preference(similarity: Floats, divergence: Floats, *, margin: float
     return np.where(np.abs(gap) > margin, np.sign(gap), np.sign(divergence[:, 1] - divergence[:, 0]))
 
 
-_WRONG = ("both", "image", "references")
-
-
-def load_references(name: str, most: str = "", wrong: str = "both", seed: str = "") -> Loaded:
+def load_references(name: str, most: str = "", seed: str = "") -> Loaded:
     """Load a metric that compares captions with their references, or with `most` of them."""
-    if wrong not in _WRONG:
-        raise unknown_name("side that the control swaps", wrong, _WRONG)
     if most and not (most.isdecimal() and int(most)):
         raise ConfigError(f"most must be a whole number of references of at least 1, got {most!r}")
     if seed and not (most and seed.isdecimal()):
         raise ConfigError(f"seed must be a whole number and needs most, got {seed!r}")
-    parts = {"ref": WEIGHTS, "most": most, "drawn": seed, "wrong": "" if wrong == "both" else wrong}
+    parts = {"ref": WEIGHTS, "most": most, "drawn": seed}
     choices = "|".join(f"{fact}:{value}" for fact, value in parts.items() if value)
-    return _loaded(_with_references, choices, name=name, most=int(most) if most else None, seed=seed, wrong=wrong)
+    return _loaded(_with_references, choices, name=name, most=int(most) if most else None, seed=seed)
 
 
 load_reference_similarity = partial(load_references, "reference_similarity")
@@ -137,15 +132,13 @@ def shuffled(references: Sequence[str], seed: str) -> Sequence[str]:
     return sorted(references, key=lambda text: blake2b(f"{seed} {text}".encode()).digest()) if seed else references
 
 
-def _with_references(batch: Cases, *, name: str, most: int | None, seed: str, wrong: str) -> Floats:
+def _with_references(batch: Cases, *, name: str, most: int | None, seed: str) -> Floats:
     """Return a score of every candidate from its references; NaN without references.
 
-    In the control, the image, the references or both are those of another item.
+    In the control, image and references are those of another item.
     """
-    vectors, true_case = vectors_of(batch), np.arange(len(batch))
-    true_case[batch.control] -= int((~batch.control).sum())  # index of the true case of every case
-    owners = true_case if wrong == "image" else np.arange(len(batch))
-    references = [shuffled(batch.references[owner], seed if most else "")[:most] for owner in owners.tolist()]
+    vectors = vectors_of(batch)
+    references = [shuffled(texts, seed if most else "")[:most] for texts in batch.references]
     pairs = [(text, references[case]) for case in range(len(batch)) for text in batch.candidates(case)]
     comparisons = vectors.compare([text for text, _ in pairs], [item_references for _, item_references in pairs])
     column = "reference_score" if name == "ref_msd" else name
@@ -153,10 +146,7 @@ def _with_references(batch: Cases, *, name: str, most: int | None, seed: str, wr
         [np.nan if comparison.values is None else comparison.values[column] for comparison in comparisons]
     )
     scores: Floats = values.reshape(batch.captions.shape)
-    if name != "ref_msd":
-        return scores
-    msd = vectors.column("msd")
-    return scores + (msd[true_case] if wrong == "references" else msd)
+    return scores + vectors.column("msd") if name == "ref_msd" else scores
 
 
 LONG_CONTEXT = 246  # tokens of a caption that LongCLIP reads, without start and end

@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,41 +16,40 @@ from msdscore_lab.metrics.registry import choice
 
 _VERDICTS = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5)}
 _Row = dict[str, Any]
-_Pair = tuple[PurePosixPath, str, _Row]  # image, caption, row
 
 
 def load_file(path: str, lower_is_better: str = "false", partial: str = "false") -> Loaded:
-    """Scores of a JSON Lines file: one row per item, or one row per image and caption.
+    """Scores of a JSON Lines file with one row per item (`msdscore benchmarks items NAME` lists them).
 
-    Rows per item have `id` with `score`, `scores` (one per caption) or `verdict` ("a", "b" or "tie"; a file of verdicts
-    is a judge that decides ties itself); their wrong-image control is taken from `wrong_score`, `wrong_scores` or
-    `wrong_verdict`. Rows per image and caption have `image`, `caption` and `score`; the control is available if they
-    cover the wrong images too. Items without scores are an error, unless `partial` is true.
+    Rows have `id` with `score`, `scores` (one per caption) or `verdict` ("a", "b" or "tie"; a file of verdicts is a
+    judge that decides ties itself); their wrong-image control is taken from `wrong_score`, `wrong_scores` or
+    `wrong_verdict`. Items without scores are an error, unless `partial` is true.
     """
     choice("lower_is_better", lower_is_better, ("true", "false"))
     choice("partial", partial, ("true", "false"))
     file = Path(path)
     if not file.is_file():
         raise InputError(f"{path}: no such file; expected JSON Lines with id and score")
-    by_id, pairs = _read(file)
-    score = functools.partial(_score_file, path=path, by_id=by_id, pairs=pairs, is_partial=partial == "true")
-    verdicts = bool(by_id) and all("verdict" in row for row in by_id.values())
+    rows = _read(file)
+    score = functools.partial(_score_file, path=path, rows=rows, is_partial=partial == "true")
+    verdicts = all("verdict" in row for row in rows.values())
     return Loaded(score, f"file:{file.name}@{file_key(file)[:8]}", lower_is_better == "true", verdicts)
 
 
-def _score_file(
-    cases: Cases, *, path: str, by_id: dict[str, _Row], pairs: Sequence[_Pair], is_partial: bool
-) -> CaseScores:
-    rows = _rows_by_id(cases, by_id, path) if by_id else _rows_by_pair(cases, pairs)
+def _score_file(cases: Cases, *, path: str, rows: dict[str, _Row], is_partial: bool) -> CaseScores:
+    unknown = rows.keys() - set(cases.ids)
+    if unknown and (cases.whole or len(unknown) == len(rows)):
+        raise InputError(
+            f"{path}: {len(unknown)} ids are not in the benchmark, for example {min(unknown)!r}; "
+            f"expected ids such as {cases.ids[0]!r}"
+        )
     width = cases.captions.shape[1]
     values = [
-        _item_scores(case_rows[0] or {}, width, bool(cases.control[case]), cases.ids[case])
-        if by_id
-        else [_number((row or {}).get("score"), cases.image_name(case)) for row in case_rows]
-        for case, case_rows in enumerate(rows)
+        _item_scores(rows.get(key, {}), width, bool(control), key)
+        for key, control in zip(cases.ids, cases.control, strict=True)
     ]
     true_cases = np.flatnonzero(~cases.control).tolist()
-    without = [case for case in true_cases if None in rows[case]]
+    without = [case for case in true_cases if cases.ids[case] not in rows]
     if without and not is_partial:
         raise InputError(
             f"{path}: has scores for {len(true_cases) - len(without)} of {len(true_cases)} items, and none for "
@@ -59,35 +58,9 @@ def _score_file(
     return CaseScores(np.array(values, dtype=np.float64).reshape(cases.captions.shape))
 
 
-def _rows_by_id(cases: Cases, by_id: dict[str, _Row], path: str) -> list[list[_Row | None]]:
-    """Return the row of each case."""
-    unknown = by_id.keys() - set(cases.ids)
-    if unknown and (cases.whole or len(unknown) == len(by_id)):
-        raise InputError(
-            f"{path}: {len(unknown)} ids are not in the benchmark, for example {min(unknown)!r}; "
-            f"expected ids such as {cases.ids[0]!r}"
-        )
-    return [[by_id.get(key)] for key in cases.ids]
-
-
-def _rows_by_pair(cases: Cases, pairs: Sequence[_Pair]) -> list[list[_Row | None]]:
-    """Return the row of each candidate of each case, by the end of the image's path and the caption."""
-    names = [cases.image_name(case) for case in range(len(cases))]
-    depths = [len(PurePosixPath(name).parts) for name in names]
-    by_path_end = {
-        depth: {("/".join(image.parts[-depth:]), caption): row for image, caption, row in pairs}
-        for depth in set(depths)
-    }
-    return [
-        [by_path_end[depth].get((name, _tidy(caption))) for caption in cases.candidates(case)]
-        for case, (name, depth) in enumerate(zip(names, depths, strict=True))
-    ]
-
-
-def _read(path: Path) -> tuple[dict[str, _Row], list[_Pair]]:
-    """Read the rows of a file: by item id, or a list of image, caption and row."""
-    by_id: dict[str, _Row] = {}
-    pairs: list[_Pair] = []
+def _read(path: Path) -> dict[str, _Row]:
+    """Read the rows of a file by item id."""
+    rows: dict[str, _Row] = {}
     for line_number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():
             continue
@@ -95,21 +68,11 @@ def _read(path: Path) -> tuple[dict[str, _Row], list[_Pair]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path} line {line_number} is not valid JSON: {error}") from error
-        if not isinstance(row, dict) or not ("id" in row or {"image", "caption"} <= row.keys()):
-            raise InputError(
-                f"{path} line {line_number}: expected an object with the field id, or with image and caption"
-            )
-        if "id" not in row:
-            pairs.append((PurePosixPath(str(row["image"])), _tidy(str(row["caption"])), row))
-        elif by_id.setdefault(str(row["id"]), row) is not row:
+        if not isinstance(row, dict) or "id" not in row:
+            raise InputError(f"{path} line {line_number}: expected an object with the field id")
+        if rows.setdefault(str(row["id"]), row) is not row:
             raise InputError(f"{path}: the id {row['id']!r} occurs twice; expected every item once")
-    if by_id and pairs:
-        raise InputError(f"{path}: some rows have an id and some do not; expected one form for all rows")
-    scores: dict[tuple[str, str], Any] = {}  # an image and caption may be repeated with the same score
-    for image, caption, row in pairs:
-        if scores.setdefault((str(image), caption), row.get("score")) != row.get("score"):
-            raise InputError(f"{path}: {image} with {caption[:40]!r} has two different scores; expected one")
-    return by_id, pairs
+    return rows
 
 
 def _item_scores(row: _Row, width: int, control: bool, key: str) -> Sequence[float]:
@@ -134,10 +97,6 @@ def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{where}: expected a number as score, got {value!r}")
     return float(value)
-
-
-def _tidy(text: str) -> str:
-    return " ".join(text.split())
 
 
 def load_length(sign: float = 1.0) -> Loaded:

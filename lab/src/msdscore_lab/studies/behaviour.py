@@ -27,7 +27,7 @@ from msdscore_lab.benchmarks.readers.rows import CaptionedImage
 from msdscore_lab.edits import joined
 from msdscore_lab.stats.resample import bootstrap_share
 from msdscore_lab.studies.context import Study, every_nth, require_some, split
-from msdscore_lab.studies.gaming import DEFAULT_IMAGES, gaming_table
+from msdscore_lab.studies.gaming import DEFAULT_IMAGES
 from msdscore_lab.studies.table import Column, Plot, Table, Value
 
 Expectation = Literal["first higher", "same"]
@@ -111,9 +111,7 @@ def variants(image: Image.Image) -> dict[str, Image.Image]:
 def behaviour(study: Study, *, metric: Sequence[str] = ("similarity", "msd")) -> list[Table]:
     """Pass rates of columns of the score on images with two captions; the next image is the wrong image."""
     entries, pipeline = every_nth(study.captioned(), study.limit or DEFAULT_IMAGES), study.pipeline()
-    tables = [pass_rates(study, pipeline, metric, entries)]
-    has_vocabulary = pipeline.bank is not None and pipeline.bank.bank.vocabulary is not None
-    return [*tables, gaming_table(study, pipeline, entries)] if has_vocabulary else tables
+    return [pass_rates(study, pipeline, metric, entries)]
 
 
 def pass_rates(study: Study, pipeline: Pipeline, names: Sequence[str], entries: Sequence[CaptionedImage]) -> Table:

@@ -141,11 +141,11 @@ class Study:
         indices = np.random.default_rng(self.seed).choice(len(pairs), size=self.limit, replace=False)
         return [pairs[index] for index in np.sort(indices)]
 
-    def captioned(self, captions: int = 1) -> list[CaptionedImage]:
-        """Read the images with at least this many captions; raise `InputError` if there are fewer than two."""
-        entries = [entry for entry in captioned_images(self.root) if len(entry.captions) >= captions]
+    def captioned(self) -> list[CaptionedImage]:
+        """Read the images with captions; raise `InputError` if there are fewer than two."""
+        entries = [entry for entry in captioned_images(self.root) if entry.captions]
         if len(entries) < 2:
-            raise InputError(f"expected at least 2 images with {captions} or more captions, got {len(entries)}")
+            raise InputError(f"expected at least 2 images with captions, got {len(entries)}")
         return entries
 
     def plan(self, benchmark: str, metrics: Sequence[str], **fields: Any) -> BenchmarkPlan:

@@ -75,11 +75,9 @@ def over_images(
     pipeline: Pipeline,
     title: str,
     measure: Callable[[Pipeline, Sequence[ShownImage]], Sequence[Any]],
-    *,
-    captions: int = 1,
 ) -> list[Any]:
-    """Measure images with at least this many captions: with their captions, those of a similar and of another image."""
-    entries = study.captioned(captions)
+    """Measure images with their captions, those of a similar and of another image."""
+    entries = study.captioned()
     texts = [entry.captions for entry in entries]
     similar, half = similar_texts(texts), len(entries) // 2
     inputs = [

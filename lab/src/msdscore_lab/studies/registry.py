@@ -24,7 +24,6 @@ STUDIES = {
     "faithfulness": ("faithfulness:faithfulness", "Do maps show the regions that change the score?"),
     "words": ("words:words", "Do terms of words find hallucinated words?"),
     "references": ("references:curve", "Agreement with people by the number of references."),
-    "reference-words": ("references:word_reliability", "Calibration of p-values that use references."),
     "behaviour": ("behaviour:behaviour", "Small generated tests of what a metric can see."),
     "gaming": ("gaming:gaming", "How often do texts that are not captions beat a caption?"),
     "timing": ("timing:timing", "Milliseconds per pair, by caption length."),

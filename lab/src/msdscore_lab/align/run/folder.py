@@ -75,7 +75,6 @@ def _environment(data: str) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "threads": torch.get_num_threads(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "data": data,
     }
 

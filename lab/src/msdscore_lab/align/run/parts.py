@@ -19,7 +19,6 @@ from msdscore_lab.align.batches import (
 )
 from msdscore_lab.align.language import load_language_model
 from msdscore_lab.align.objective import TERMS, Parts
-from msdscore_lab.align.processes import World
 from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import seeded
 from msdscore_lab.pairs import Pairs
@@ -68,24 +67,24 @@ def tune_towers(towers: Towers, tensors: Mapping[str, Tensor]) -> Towers:
     return image.tuned(tensors), text
 
 
-Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions, World], Parts]
+Assemble = Callable[[Recipe, Pairs, Towers, TrainOptions], Parts]
 
 
-def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions, world: World) -> Parts:
+def assemble_heads(recipe: Recipe, pairs: Pairs, towers: Towers, options: TrainOptions) -> Parts:
     """Build the parts of a recipe over frozen towers: heads, a visual prefix, and batches that threads read."""
     spec = recipe.train
     language = load_language_model(recipe.lm, device=towers[0].device) if recipe.loss.reconstruction else None
-    check_batch(spec.batch, len(pairs), world)
+    check_batch(spec.batch, len(pairs))
     reader = SampleReader(pairs, recipe)
 
     def batches(start: int, stop: int) -> Generator[TrainingBatch, None, None]:
-        with closing(read_batches(reader, start=start, stop=stop, workers=options.workers, world=world)) as samples:
+        with closing(read_batches(reader, start=start, stop=stop, workers=options.workers)) as samples:
             for part in samples:
                 yield make_batch(part, towers, chunk=spec.tower_batch)
 
     with seeded(recipe.seed, torch.device("cpu")):
         aligner = Aligner(recipe, *tower_dims(*towers), language_width=0 if language is None else language.width)
-    return Parts(recipe, world, batches, len(pairs) // spec.batch, reader.bad, aligner, TERMS, language)
+    return Parts(recipe, batches, len(pairs) // spec.batch, reader.bad, aligner, TERMS, language)
 
 
 def tower_dims(image: ImageTower, text: TextTower) -> tuple[SideDims, SideDims]:

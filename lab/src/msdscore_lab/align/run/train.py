@@ -3,11 +3,11 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from msdscore_lab.align.aligner import Aligner, learning_rate, make_optimiser, m
 from msdscore_lab.align.batches import TrainingBatch
 from msdscore_lab.align.evaluate import measure_retrieval
 from msdscore_lab.align.objective import objective
-from msdscore_lab.align.processes import World, average_gradients, broadcast, local_device, process_group, wait
 from msdscore_lab.align.recipe import Recipe
 from msdscore_lab.align.repeatable import deterministic_kernels, draw, seeded
 from msdscore_lab.align.run.folder import (
@@ -93,19 +92,17 @@ def train(
     """
     if recipe.train.patience and val is None:
         raise ConfigError("train.patience needs validation data for early stopping; pass it, or set train.patience=0")
-    device = local_device(place(options.device, "auto").device)
-    with deterministic_kernels(device), process_group(device) as world, ExitStack() as stack:
+    device = place(options.device, "auto").device
+    with deterministic_kernels(device), ExitStack() as stack:
         pairs, val_pairs = open_pairs(data), None if val is None else open_pairs(val)
-        if world.is_first:  # lock the folder against other runs; released by the operating system if this one is killed
-            stack.callback(take_lock(Path(out) / LOCK).release)
-            prepare_folder(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
-        wait(world)
-        session = Session(recipe, pairs, Path(out), options, world=world, device=device, assemble=assemble)
-        return session.run(val_pairs)
+        # Lock the folder against other runs; released by the operating system if this one is killed.
+        stack.callback(take_lock(Path(out) / LOCK).release)
+        prepare_folder(Path(out), recipe, data=pairs.fingerprint, resume=options.resume)
+        return Session(recipe, pairs, Path(out), options, device=device, assemble=assemble).run(val_pairs)
 
 
 class Session:
-    """One process of a training run: frozen and trainable parts, and the loop from `progress` to the last step."""
+    """A training run: frozen and trainable parts, and the loop from `progress` to the last step."""
 
     def __init__(
         self,
@@ -114,34 +111,28 @@ class Session:
         out: Path,
         options: TrainOptions,
         *,
-        world: World,
         device: torch.device,
         assemble: Assemble = assemble_heads,
     ) -> None:
         """Load the frozen parts, create or restore the trainable ones, and open the data."""
         self.recipe, self.pairs, self.out, self.options = recipe, pairs, out, options
-        self.world, self.device, self.towers = world, device, open_towers(recipe, device)
+        self.device, self.towers = device, open_towers(recipe, device)
         hashes = (files_sha256(tower.files) for tower in self.towers)
         towers = KnownTowers(*tower_dims(*self.towers), *hashes)
         if (out / TOWERS).is_file() and read_known_towers(out) != towers:
             raise RunError(f"{out}: was started with other backbones; resume it with the same weights")
-        wait(world)
-        if world.is_first:
-            write_text(out / TOWERS, json.dumps(plain(towers), indent=2))
-        spec, self.parts = recipe.train, assemble(recipe, pairs, self.towers, options, world)
+        write_text(out / TOWERS, json.dumps(plain(towers), indent=2))
+        spec, self.parts = recipe.train, assemble(recipe, pairs, self.towers, options)
         aligner = self.parts.aligner.to(device)
         self.average, self.optimiser = moving_average(aligner, spec.average), make_optimiser(aligner, spec)
         saved = checkpoints(out) if options.resume else []
         self.progress = restore(saved[-1], self.average, aligner, self.optimiser) if saved else Progress()
         self.steps = spec.steps or max(1, round(spec.epochs * self.parts.per_epoch / spec.accumulate))
-        # Only the first process reports.
-        self._curves: Callable[[Mapping[str, Any]], None] | None = None
+        self._add_to_curves = open_curves(out, step=self.progress.step)
 
     def run(self, val: Pairs | None) -> RunReport:
         """Run the remaining steps with evaluations on `val`, then return the report."""
         started, accumulate, start = time.monotonic(), self.recipe.train.accumulate, self.progress.step
-        if self.world.is_first:
-            self._curves = open_curves(self.out, step=start)
         with closing(self.parts.batches(start * accumulate, self.steps * accumulate)) as batches:
             for step in range(start, self.steps):
                 if self.progress.stopped:
@@ -160,12 +151,12 @@ class Session:
         aligner.train()
         sums: dict[str, Tensor] = {}
         for index, batch in enumerate(batches):
-            with seeded(draw(self.recipe.seed, "step", step, index, self.world.rank), self.device):
+            # The last number was the rank of a process: with it, a recipe trains the same weights as before.
+            with seeded(draw(self.recipe.seed, "step", step, index, 0), self.device):
                 loss, terms = objective(self.parts, batch)
                 (loss / spec.accumulate).backward()
             for name, value in terms.items():
                 sums[name] = sums.get(name, 0.0) + value / spec.accumulate
-        average_gradients(aligner.parameters(), self.world)
         if spec.clip:
             torch.nn.utils.clip_grad_norm_(aligner.parameters(), spec.clip)
         optimiser.step()
@@ -193,39 +184,30 @@ class Session:
                 raise RunError(f"the loss is {loss} at step {done - 1}; lower train.lr, or train in float32")
             rate = learning_rate(done - 1, steps=self.steps, spec=spec)
             self._log("step", {"loss": loss, **values, "lr": rate})
-        elif self.world.is_first:
+        else:
             self.options.on_event(Event("step", done, self.steps))
         if val is not None and evaluates:
             self._evaluate(val)
         if saves or self.progress.stopped:
-            if self.world.is_first:
-                aligner = self.parts.aligner
-                save_checkpoint(self.out, self.average, aligner, self.optimiser, self.progress, keep=spec.keep)
-            wait(self.world)
+            aligner = self.parts.aligner
+            save_checkpoint(self.out, self.average, aligner, self.optimiser, self.progress, keep=spec.keep)
 
     def _evaluate(self, val: Pairs) -> None:
-        """Measure retrieval with the averaged weights; all processes get the result."""
-        spec, previous, recall = self.recipe.train, self.progress, 0.0
-        if self.world.is_first:
-            averaged = cast(Aligner, self.average.module)
-            towers = tune_towers(self.towers, tensors_of("trunk", averaged.state_dict()))
-            found = measure_retrieval(val, towers, averaged.heads, chunk=spec.tower_batch)
-            recall, values = found.mean, {"i2t_r1": found.image_to_text[0], "t2i_r1": found.text_to_image[0]}
-            self._log("evaluation", values)
-        recall = broadcast(recall, self.world, self.device)
-        if recall > previous.best:
-            self.progress = replace(previous, best=recall, best_step=previous.step, stale=0)
-            if self.world.is_first:
-                save_best(self.out, self.average, self.progress)
+        """Measure retrieval with the averaged weights."""
+        spec, previous, averaged = self.recipe.train, self.progress, cast(Aligner, self.average.module)
+        towers = tune_towers(self.towers, tensors_of("trunk", averaged.state_dict()))
+        found = measure_retrieval(val, towers, averaged.heads, chunk=spec.tower_batch)
+        self._log("evaluation", {"i2t_r1": found.image_to_text[0], "t2i_r1": found.text_to_image[0]})
+        if found.mean > previous.best:
+            self.progress = replace(previous, best=found.mean, best_step=previous.step, stale=0)
+            save_best(self.out, self.average, self.progress)
         else:
             stale = previous.stale + 1
             self.progress = replace(previous, stale=stale, stopped=bool(spec.patience) and stale >= spec.patience)
 
     def _log(self, kind: str, values: dict[str, float]) -> None:
-        if self._curves is None:
-            return
         done = self.progress.step
-        self._curves({"step": done, "kind": kind, **values})
+        self._add_to_curves({"step": done, "kind": kind, **values})
         self.options.on_event(Event(kind, done, self.steps, values))
 
     def _report(self, seconds: float) -> RunReport:
@@ -244,6 +226,5 @@ class Session:
             parameters=sum(weight.numel() for weight in self.parts.aligner.heads.parameters() if weight.requires_grad),
             seconds=seconds,
         )
-        if self.world.is_first:
-            write_text(self.out / REPORT, json.dumps(asdict(report), indent=2) + "\n")
+        write_text(self.out / REPORT, json.dumps(asdict(report), indent=2) + "\n")
         return report

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msdscore.errors import InputError
 from msdscore_lab.benchmarks.protocols.counting import Figure
@@ -10,8 +10,8 @@ from msdscore_lab.benchmarks.results.compare import Difference, MetricComparison
 from msdscore_lab.benchmarks.results.result import MetricResult, Result
 
 NONE = "–"
-FEW_IMAGES, FEW_ITEMS = 20, 30
-_MORE = "more figures: --columns all"  # an option of `table`
+FEW_IMAGES = 20
+_MORE = "more figures: msdscore table FILE.json --columns all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,38 +98,6 @@ def p_value(value: float) -> str:
 
 def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def screen_grids(results: Sequence[Result]) -> list[Grid]:
-    """Return the short grids of `result_grids`, then all figures with the number of items of each.
-
-    Figures are rows in the second grid, so that both fit 100 columns with the usual metrics.
-    """
-    grids = []
-    for grid, group in zip(result_grids(results, every=False), _groups(results), strict=True):
-        rows = tuple((row[0].removeprefix("length alone "), *row[1:]) for row in grid.rows)
-        figures = _figures_grid(group)
-        if len(figures.rows) > 1:  # the notes are below the second grid
-            notes = (note for note in grid.notes if not note.endswith(_MORE))
-            grids += [replace(grid, rows=rows, notes=()), replace(figures, notes=(*figures.notes, *notes))]
-        else:
-            grids.append(replace(grid, rows=rows))
-    return grids
-
-
-def _figures_grid(results: Sequence[Result]) -> Grid:
-    """Return one row per figure, with its number of items, and one column per metric."""
-    metrics = [metric for result in results for metric in result.metrics if metric.figures]
-    rows, best, few = list[tuple[str, ...]](), set(), []
-    for row, name in enumerate(_figure_names(metrics)):
-        figures = [metric.figure(name) for metric in metrics]
-        known = {column: figure for column, figure in enumerate(figures, start=2) if figure is not None}
-        n = max(figure.n for figure in known.values())
-        few += [f"{name} ({n})"] if n < FEW_ITEMS else []
-        rows.append((_figure_title(metrics, name), str(n), *map(number, figures)))
-        best |= {(row, column) for column in _best(known)}
-    notes = (f"fewer than {FEW_ITEMS} items: {', '.join(few)}",) if few else ()
-    return Grid("", ("figure", "n", *(metric.title for metric in metrics)), tuple(rows), notes, frozenset(best))
 
 
 def _figure_names(metrics: Sequence[MetricResult]) -> list[str]:

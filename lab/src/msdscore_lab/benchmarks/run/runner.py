@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import blake2b
@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from msdscore.core.arrays import gpu_count
 from msdscore.encoders.fingerprint import encoder_signature
-from msdscore.encoders.registry import built_in_row, encoder_folder
+from msdscore.encoders.registry import built_in_row
 from msdscore.errors import ConfigError, RunError
 from msdscore.forms.registry import facts_of
 from msdscore.intervals import Floats
@@ -32,7 +31,6 @@ from msdscore.io.runs import discard, open_run
 from msdscore.io.targets import REMEDY
 from msdscore.scoring.pipeline import Pipeline
 from msdscore.scoring.references import count_fact
-from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 from msdscore_lab.benchmarks.base import Benchmark, Item, image_key
 from msdscore_lab.benchmarks.protocols import counting
@@ -47,7 +45,6 @@ from msdscore_lab.benchmarks.run.score_file import (
     find_reusable,
     images_fingerprint,
     is_score_file,
-    recorded_scorer,
     write,
 )
 from msdscore_lab.metrics.base import Cases, Metric, Scope
@@ -58,36 +55,19 @@ _PACKAGES = ("numpy", "scipy", "torch", "transformers", "pillow")
 _MAX_FAILURES = 5  # error messages in a result
 
 
-def spec_stamp(spec: ScorerSpec) -> str | None:
-    """Return a hash of a spec and its files, by size and time; None if the files are not known.
-
-    Specs with equal hashes build the same scorer, so that finished work is recognised without loading it.
-    """
-    folder = encoder_folder(spec.encoder, revision=spec.revision)
-    if folder is None:
-        return None
-    files = [*sorted(folder.rglob("*")), *([] if spec.bank is None else [Path(spec.bank)])]
-    sizes = [(path.name, facts.st_size, facts.st_mtime_ns) for path in files for facts in [path.stat()]]
-    values = spec.to_dict() | {"batch_size": None, "decoders": 0}
-    content = json.dumps([values, gpu_count() > 0, sizes, __version__], default=str)
-    return blake2b(content.encode(), digest_size=16).hexdigest()
-
-
 def run_benchmark(
     plan: BenchmarkPlan,
     output: Path,
     pipeline: Callable[[], Pipeline],
     *,
-    stamp: str | None = None,
     overwrite: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Result:
     """Score and evaluate a benchmark; scores are stored as Parquet next to the result file `output` (.json).
 
     A stopped run resumes. Existing scores are reused: only new metrics are scored, and changed images are an error;
-    another protocol has a separate result file. `pipeline` is called if a metric needs an encoder; with `stamp`
-    (`ScorerSpec.stamp`), only if something remains to be encoded. A benchmark with random draws is averaged over
-    `plan.seeds` draws.
+    another protocol has a separate result file. `pipeline` is called if a metric needs an encoder. A benchmark with
+    random draws is averaged over `plan.seeds` draws.
     """
     if output.suffix != ".json":
         raise ConfigError(f"{output}: expected a .json file for the result; scores are stored next to it as .parquet")
@@ -99,7 +79,7 @@ def run_benchmark(
     _check_free(target, tables.is_result, plan.root, overwrite=overwrite)
     # Only reference-based metrics depend on the draw of references.
     seeds = plan.seeds or (work.item_set.draws if any(metric.needs("references") for metric in work.metrics) else 1)
-    run = partial(_run_once, pipeline=cache(pipeline), stamp=stamp, overwrite=overwrite, progress=progress)
+    run = partial(_run_once, pipeline=cache(pipeline), overwrite=overwrite, progress=progress)
     if seeds == 1:
         result = run(work, output.with_suffix(".parquet"))
     elif "seed" not in reader_options(plan.name, plan.root):
@@ -129,7 +109,6 @@ def _run_once(
     scores: Path,
     *,
     pipeline: Callable[[], Pipeline],
-    stamp: str | None,
     overwrite: bool,
     progress: Progress,
 ) -> Result:
@@ -138,23 +117,16 @@ def _run_once(
     if overwrite:
         scores.unlink(missing_ok=True)
     base = {**work.base, "count": len(items), "images": images_fingerprint(items)}
-    encodes = any(metric.needs("encoder") for metric in work.metrics)
-    scorer = recorded_scorer(scores, stamp) if encodes else None
-    earlier = find_reusable(scores, base, _signatures(work, scorer)) if scorer else None
-    loaded = None
-    if earlier is None or earlier.remaining:
-        if encodes:
-            loaded = pipeline()
-            scorer = _record(loaded)
-        earlier = find_reusable(scores, base, _signatures(work, scorer))
+    loaded = pipeline() if any(metric.needs("encoder") for metric in work.metrics) else None
+    scorer = None if loaded is None else _record(loaded)
+    signatures = _signatures(work, scorer)
+    earlier = find_reusable(scores, base, signatures)
     if earlier.remaining:
-        table = _score(work, scores, base, earlier, loaded, _signatures(work, scorer), progress)
+        table = _score(work, scores, base, earlier, loaded, signatures, progress)
         if images_fingerprint(items) != base["images"]:
             raise RunError(f"{scores}: images were changed during the run; run again")
-        metadata = None if scorer is None else {"stamp": stamp, "record": asdict(scorer)}
-        signatures = {**earlier.signatures, **_signatures(work, scorer)}
         columns = {"error": [None] * len(items), **table}
-        write(scores, tables.scores_table(items, columns), base, signatures, metadata)
+        write(scores, tables.scores_table(items, columns), base, {**earlier.signatures, **signatures})
         _discard_parts(scores)
     progress(len(items), len(items))
     made = _provenance(work, scorer, time.monotonic() - started)

@@ -15,7 +15,7 @@ from msdscore.errors import RunError
 from msdscore.io.files import replacing, size_and_time
 from msdscore.io.targets import REMEDY, check_manifest
 from msdscore_lab.benchmarks.base import Item, image_key, image_names
-from msdscore_lab.benchmarks.results.result import ScorerRecord, belongs_to
+from msdscore_lab.benchmarks.results.result import belongs_to
 
 _KEY = b"msdscore.run"
 
@@ -71,23 +71,9 @@ def _read(path: Path, base: Mapping[str, Any]) -> tuple[pa.Table, dict[str, Any]
     return table, metadata
 
 
-def recorded_scorer(path: Path, stamp: str | None) -> ScorerRecord | None:
-    """Return the scorer of an earlier run with the same stamp; None if it is unknown."""
-    if stamp is None or not is_score_file(path):
-        return None
-    stored = json.loads(pq.read_schema(path).metadata[_KEY]).get("scorer") or {}
-    return ScorerRecord(**stored["record"]) if stored.get("stamp") == stamp else None
-
-
-def write(
-    path: Path,
-    table: pa.Table,
-    base: Mapping[str, Any],
-    signatures: Mapping[str, str],
-    scorer: Mapping[str, Any] | None = None,
-) -> None:
+def write(path: Path, table: pa.Table, base: Mapping[str, Any], signatures: Mapping[str, str]) -> None:
     """Write the table atomically, with its settings as metadata."""
-    settings = {"base": base, "metrics": dict(signatures), "scorer": scorer}
+    settings = {"base": base, "metrics": dict(signatures)}
     content = json.dumps(settings, ensure_ascii=False).encode()
     metadata = {b"msdscore": " ".join(signatures.values()).encode(), _KEY: content}
     try:

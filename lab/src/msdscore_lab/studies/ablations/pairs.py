@@ -64,12 +64,11 @@ def direction(
     study: Study,
     *,
     benchmark: Sequence[str] = ("sugarcrepe", "long-captions"),
-    buckets: int = 6,  # as the paper's table
     edges: str = "",
 ) -> list[Table]:
     """Soft-MSD with coverage, support, a fixed weight or the length gate; and each direction by caption length.
 
-    Lengths are in tokens, in `buckets` quantiles or between `edges` (the paper's are "13 15 86 147 227"). Benchmarks
+    Lengths are in tokens, in six quantiles or between `edges` (the paper's are "13 15 86 147 227"). Benchmarks
     of long captions use the components of `long`, so that one table has both regimes of the paper.
     """
     pipeline = study.pipeline(PAPER_FORM)
@@ -80,7 +79,7 @@ def direction(
         parts.append(decided_pairs(gated, DIRECTION_METRICS))
         tables.append(sweep_table(run_sweep(study, study.plan(name, ("soft-msd",)), variants), axis="direction"))
     pairs = concatenate(parts)
-    bins = edge_bins(pairs.length, edges) if edges else quantile_bins(pairs.length, buckets)
+    bins = edge_bins(pairs.length, edges) if edges else quantile_bins(pairs.length, 6)
     return [*tables, length_table(pairs, benchmark, bins)]
 
 
