@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -620,3 +621,52 @@ def test_items_are_listed_from_the_benchmark_folder_or_its_parent(tmp_path):
 def test_rank_is_another_name_of_score(red):
     ranked, scored = (completed(name, red, "a red square", "a blue square", "-e", "toy") for name in ("rank", "score"))
     assert ranked.stdout == scored.stdout
+
+
+@contextmanager
+def in_terminal(width, code):
+    """Run code with a progress display in a process whose standard error is a terminal; yield it and the terminal."""
+    import pty
+
+    master, terminal = pty.openpty()
+    script = "import os, sys; from msdscore.cli.progress import display\nwith display() as progress:\n" + code
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=terminal,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": str(width)},
+    )  # fmt: skip
+    os.close(terminal)
+    try:
+        yield process, master
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(master)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("width", [80, 700])  # a terminal that is ready for 80 characters may block on 700
+def test_a_terminal_that_takes_no_output_does_not_stop_a_run(width):
+    with in_terminal(width, f"    for _ in range(500): progress.console.print('x' * {width - 1})") as (process, _):
+        assert process.wait(timeout=60) == 0  # nobody reads it
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_a_terminal_that_is_read_again_shows_whole_lines_and_the_end():
+    code = (
+        "    for _ in range(500): progress.console.print('x' * 79)\n"
+        "    os.write(1, b'full\\n'); sys.stdin.readline()\n"
+        "    progress.console.print('the end')\n"
+    )
+    with in_terminal(80, code) as (process, master):
+        assert process.stdout.readline() == b"full\n"
+        shown = more = os.read(master, 1 << 16)
+        while b"x" in more:  # then the display is refreshed, without text
+            shown += (more := os.read(master, 1 << 16))
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        with suppress(OSError):  # the end of a terminal
+            while more := os.read(master, 1 << 16):
+                shown += more
+        assert process.wait(timeout=60) == 0
+    assert b"the end\r\n" in shown
+    assert {line.count(b"x") for line in shown.split(b"\r\n")} <= {0, 79}

@@ -2,19 +2,21 @@
 
 import json
 import logging
+import os
 import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -193,10 +195,42 @@ def display() -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    screen, text = Console(stderr=True), TextColumn("{task.fields[text]}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
-    with Progress(*columns, console=screen, disable=_QUIET.get() or not screen.is_terminal) as progress:
-        yield progress
+    with ExitStack() as stack:
+        file: Any = None
+        if os.name == "posix" and sys.stderr is not None and sys.stderr.isatty():
+            with suppress(OSError):  # the terminal has no name here, as in some containers
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+                raw = FileIO(os.ttyname(sys.stderr.fileno()), "w", opener=lambda name, _: os.open(name, flags))
+                file = _Droppable(sys.stderr, stack.enter_context(raw))
+        screen, text = Console(stderr=True, file=file), TextColumn("{task.fields[text]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text)
+        disabled = _QUIET.get() or not screen.is_terminal
+        yield stack.enter_context(Progress(*columns, console=screen, disable=disabled))
+
+
+class _Droppable:
+    """A terminal whose output is dropped while it takes none, as after Ctrl-S or when its window is stuck.
+
+    A blocked write would hold the lock of the progress display, for which the run then waits. `raw` is the terminal,
+    opened again without blocking: one that is ready for a byte may still block on a longer text.
+    """
+
+    def __init__(self, file: TextIO, raw: FileIO) -> None:
+        self._file, self._raw, self._rest = file, raw, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        """Write text, unless the rest of an earlier one is still to be written."""
+        self._rest = self._unwritten(self._rest) or self._unwritten(text.encode(self._file.encoding, "replace"))
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def _unwritten(self, data: bytes) -> bytes:
+        return data[self._raw.write(data) or 0 :]
 
 
 @contextmanager
