@@ -324,7 +324,8 @@ def run_shards(
                 show(0, len(jobs))
                 for result in _scored_shards(spec, jobs, how, workers):
                     run.add(result)
-                    show(len(run.results), len(jobs), f"{run.rate:.1f} rows per second")
+                    # Finished shards, which come first, have no rate.
+                    show(len(run.results), len(jobs), f"{run.rate:.1f} rows per second" if run.rate else "")
         finally:
             record = run.finish()  # also of a run that is stopped
     if spec.cache is None and sum(Path(job.source).suffix in _ROWS for job in jobs) > 1:
