@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import CLIPVisionConfig, CLIPVisionModel
+from transformers import CLIPVisionConfig, CLIPVisionModel, Siglip2VisionConfig, Siglip2VisionModel
 
 from triton_cases import needs_cuda, needs_interpreter, run_interpreted
 
@@ -49,6 +49,24 @@ def interpret():
         after = model(pixels).last_hidden_state
     assert calls.call_count == 2  # one per layer
     assert (before - after).abs().max() < 0.02
+    check_masked(attention)
+
+
+def check_masked(attention):
+    """A tower whose images are padded keeps its mask: the shorter image does not see its padding."""
+    config = Siglip2VisionConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_patches=16, patch_size=4
+    )
+    model = Siglip2VisionModel(config).eval()
+    pixels = torch.randn(2, 16, 48, generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(16) < torch.tensor([[16], [8]])).long()
+    shapes = torch.tensor([[4, 4], [2, 4]])
+    with torch.no_grad(), mock.patch.object(attention, "works", return_value=True):
+        before = model(pixels, mask, shapes).last_hidden_state
+        attention.use_attention(model, torch.device("cpu"))
+        torch.testing.assert_close(model(pixels, mask, shapes).last_hidden_state, before)
+        pixels[1, 8:] = 9.0
+        torch.testing.assert_close(model(pixels, mask, shapes).last_hidden_state[1, :8], before[1, :8])
 
 
 @needs_interpreter

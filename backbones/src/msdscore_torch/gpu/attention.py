@@ -5,6 +5,7 @@ the last full tile are a smaller one. On an H200 that takes 8 instead of 15 ms f
 computes some queries of one head of one image, so that an image's bits do not depend on its batch.
 """
 
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -70,14 +71,19 @@ def _attention(
 
 
 def use_attention(tower: nn.Module, device: torch.device) -> None:
-    """Let a vision tower of transformers, whose positions all attend to all, use this kernel if it works here."""
+    """Let a vision tower of transformers use this kernel if it works here; with a mask it uses that of torch."""
     from transformers import AttentionInterface
 
-    if usable(device):
-        AttentionInterface.register(NAME, _attention)
-        configs: dict[int, Any] = {id(part.config): part.config for part in tower.modules() if hasattr(part, "config")}
-        for config in configs.values():
-            config._attn_implementation = NAME
+    if not usable(device):
+        return
+    AttentionInterface.register(NAME, _attention)
+    with suppress(ImportError):  # before 4.53, masks did not depend on the attention
+        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+        AttentionMaskInterface.register(NAME, sdpa_mask)  # without it, masks of padding are dropped
+    configs: dict[int, Any] = {id(part.config): part.config for part in tower.modules() if hasattr(part, "config")}
+    for config in configs.values():
+        config._attn_implementation = NAME
 
 
 @cache
