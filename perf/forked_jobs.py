@@ -54,7 +54,8 @@ def score(inputs: Path, output: Path, *, cache: Path | None = None) -> None:
     from msdscore import ScorerSpec
     from msdscore.encoders.cached import CacheSettings
     from msdscore.rows.files import open_rows
-    from msdscore.run.rows import RunOptions, score_file
+    from msdscore.run.options import RunOptions
+    from msdscore.run.rows import score_file
 
     spec = ScorerSpec(encoder="toy", cache=None if cache is None else CacheSettings(folder=str(cache)))
     score_file(spec, open_rows(inputs / "rows.jsonl"), output / "out.parquet", RunOptions(part_rows=PART_ROWS))

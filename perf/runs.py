@@ -115,7 +115,8 @@ def stream(pipeline, sources, captions):
 def run_file(pipeline, folder, output):
     """Run `msdscore score rows.jsonl -o scores.parquet` without loading the encoder."""
     from msdscore.rows.files import open_rows
-    from msdscore.run.rows import RunOptions, score_file
+    from msdscore.run.options import RunOptions
+    from msdscore.run.rows import score_file
 
     with open_rows(str(folder / "rows.jsonl")) as rows:
         result = score_file(pipeline, rows, output, RunOptions(overwrite=True))

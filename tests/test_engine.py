@@ -19,8 +19,9 @@ from msdscore.forms.registry import added
 from msdscore.io.tables import write_table
 from msdscore.rows.files import Row, open_rows
 from msdscore.rows.formats import open_records
+from msdscore.run.options import RunOptions
 from msdscore.run.parts import FIRST_ROWS, Plan
-from msdscore.run.rows import RunOptions, score_file
+from msdscore.run.rows import score_file
 from tar_shards import write_tar
 
 COLUMNS = added(Paper)

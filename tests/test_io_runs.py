@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from msdscore.errors import ConfigError, RunError
-from msdscore.io.runs import Summary, discard, finished_run, open_run
+from msdscore.io.runs import discard, finished_run, open_run
+from msdscore.io.targets import Summary
 
 MANIFEST = {"input": "abc", "config": {"kappa": 20.0, "preset": "short"}, "chunk": 4}
 

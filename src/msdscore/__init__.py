@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from msdscore.forms.registry import register_form
     from msdscore.io.images import ImageLimits, sample_image
     from msdscore.rows.rules import ColumnNames
-    from msdscore.run.rows import RunOptions, ScoredFile
+    from msdscore.run.options import RunOptions, ScoredFile
     from msdscore.scorer import Scorer
     from msdscore.scoring.results import Score, Scores
     from msdscore.scoring.spec import ScorerSpec
@@ -52,7 +52,7 @@ _EXPORTS = {
         "forms.registry": "register_form",
         "io.images": "ImageLimits sample_image",
         "rows.rules": "ColumnNames",
-        "run.rows": "RunOptions ScoredFile",
+        "run.options": "RunOptions ScoredFile",
         "scorer": "Scorer",
         "scoring.results": "Score Scores",
         "scoring.spec": "ScorerSpec",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # imported by the methods that need them: a score needs none 
     from msdscore.encoders.cached import CacheSettings
     from msdscore.explain.explanation import Explanation, Explanations
     from msdscore.rows.rules import ColumnNames
-    from msdscore.run.rows import RunOptions, ScoredFile
+    from msdscore.run.options import RunOptions, ScoredFile
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]

@@ -208,7 +208,8 @@ def run_file(
     target: TargetOptions,
 ) -> bool:
     """Score rows into the output, or as JSON lines to standard output; return whether all were scored."""
-    from msdscore.run.rows import RunOptions, score_file
+    from msdscore.run.options import RunOptions
+    from msdscore.run.rows import score_file
 
     if references is not None:
         first = [row.references for row in islice(rows.read(), _FIRST)]

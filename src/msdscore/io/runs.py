@@ -5,7 +5,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
@@ -16,7 +15,7 @@ from msdscore.errors import RunError
 from msdscore.io.arrow import pa, pq
 from msdscore.io.files import TEMPORARY, file_key, is_address, replacing, write_bytes
 from msdscore.io.tables import JsonRows, check_output, conform, joined_texts, unified, write_tables
-from msdscore.io.targets import MADE_BY, REMEDY, check_manifest, dump, load, read_notes, run_files
+from msdscore.io.targets import MADE_BY, REMEDY, Summary, check_manifest, dump, load, read_notes, run_files
 
 T = TypeVar("T")
 LOCK = "lock"
@@ -25,26 +24,6 @@ REASONS = 3  # errors of failed rows that a summary lists
 _KEY = "msdscore.key"  # of a part, in its schema metadata
 _PART = re.compile(r"part-(\d+)\.parquet")
 _FOLDER_FILES = re.compile(rf"{_PART.pattern}|manifest\.json")  # the files in the folder of a run
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Row counts of a finished run; `failed` rows have an `error`, `reasons` are the first of these errors.
-
-    `warned` rows have a warning, `warnings` are the first of these.
-    """
-
-    rows: int
-    failed: int
-    reasons: tuple[str, ...] = ()
-    warned: int = 0
-    warnings: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, notes: Mapping[str, Any]) -> "Summary":
-        """Build the summary from the run metadata."""
-        reasons, warnings = (tuple(notes.get(name, ())) for name in ("reasons", "warnings"))
-        return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)
 
 
 class Run:

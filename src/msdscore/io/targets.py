@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,23 @@ def _differences(old: Any, new: Any, key: str) -> Iterator[tuple[str, str, str]]
         short = (json.dumps(value, ensure_ascii=False) if value is not None else "nothing" for value in (old, new))
         before, now = (text if len(text) <= 60 else f"{text[:57]}..." for text in short)
         yield key or "manifest", before, now
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Row counts of a finished run; `failed` rows have an `error`, `reasons` are the first of these errors.
+
+    `warned` rows have a warning, `warnings` are the first of these.
+    """
+
+    rows: int
+    failed: int
+    reasons: tuple[str, ...] = ()
+    warned: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, notes: Mapping[str, Any]) -> "Summary":
+        """Build the summary from the run metadata."""
+        reasons, warnings = (tuple(notes.get(name, ())) for name in ("reasons", "warnings"))
+        return cls(notes["rows"], notes["failed"], reasons, notes.get("warned", 0), warnings)

@@ -2,17 +2,15 @@
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from msdscore.core.evidence import limits_text
-from msdscore.encoders.cached import CacheUse
-from msdscore.errors import ConfigError
 from msdscore.forms.registry import COLUMNS
 from msdscore.io.arrow import pa
 from msdscore.io.images import ImageLimits
-from msdscore.io.runs import Summary, discard, drop_parts, open_run, run_notes
+from msdscore.io.runs import discard, drop_parts, open_run, run_notes
 from msdscore.io.tables import (
     JSON_SUFFIXES,
     JsonRows,
@@ -21,9 +19,10 @@ from msdscore.io.tables import (
     table_from_columns,
     text_in_csv,
 )
-from msdscore.io.targets import check_manifest, run_files
+from msdscore.io.targets import Summary, check_manifest, run_files
 from msdscore.rows.files import RowSource
 from msdscore.rows.rules import Row
+from msdscore.run.options import RunOptions, ScoredFile
 from msdscore.run.parts import (
     OBJECTS,
     PART_BATCHES,
@@ -41,42 +40,6 @@ from msdscore.scoring.spec import ScorerSpec
 from msdscore.version import __version__
 
 _INPUT = "input_"  # prefix of an input column with the name of an added one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """Options of a run, apart from the scorer.
-
-    `overwrite` discards an existing output. `retry` scores parts with failed rows again (a finished run completely).
-    `part_rows` is the number of rows that a crash loses at most, by default chosen for the encoder. `worst` adds a
-    column with up to that many of the least supported words.
-    """
-
-    overwrite: bool = False
-    retry: bool = False
-    part_rows: int | None = None
-    worst: int = 0
-
-    def __post_init__(self) -> None:
-        if self.part_rows is not None and self.part_rows < 1:
-            raise ConfigError(f"part_rows must be at least 1, got {self.part_rows}")
-        if self.worst < 0:
-            raise ConfigError(f"worst must not be negative, got {self.worst}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredFile(Summary):
-    """Summary of a run; `scored` rows were scored by this call, `earlier` ones by an earlier call.
-
-    The other rows could not be scored at all. `renamed` maps input columns to their names in the output, `cache` has
-    the statistics of a cache on disk.
-    """
-
-    scored: int
-    earlier: int
-    signature: str
-    renamed: Mapping[str, str]
-    cache: CacheUse | None = None
 
 
 def score_file(
