@@ -80,5 +80,5 @@ def test_words_of_captions_by_command(evidence, tmp_path):
     names = [table["name"] for table in json.loads((tmp_path / "w.json").read_text())["tables"]]
     assert names == ["p_values", "bins"]
     assert (tmp_path / "w.png").is_file()
-    refused = invoke("study", "words", "--marks", "captions", "--rows", str(rows), "-e", "toy", "-p", "short")
+    refused = invoke("study", "words", "--marks", "captions", "--rows", str(rows), "-e", "toy", "--form", "short")
     assert "needs the evidence form" in str(refused.exception)
