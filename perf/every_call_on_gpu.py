@@ -221,6 +221,11 @@ def ray(data: Data) -> None:
         assert done.error is None, done.error
 
 
+def _options(data: Data) -> list[str]:
+    form = ["--form", data.spec.form] if data.spec.form else []
+    return ["-e", data.spec.encoder, "--device", data.spec.device, *form]
+
+
 def command(data: Data) -> None:
     """The command line in a process of its own."""
     rows = data.folder / "references.jsonl"
@@ -228,7 +233,7 @@ def command(data: Data) -> None:
         for path, caption in zip(data.paths[:128], data.captions[:128], strict=True):
             target.write(json.dumps({"image": str(path), "caption": caption, "references": data.captions[:5]}) + "\n")
     output = data.folder / f"{time.time_ns()}.parquet"
-    spec = ["-e", data.spec.encoder, "--device", data.spec.device, *(["--form", data.spec.form] if data.spec.form else [])]
+    spec = _options(data)
     subprocess.run([sys.executable, "-m", "msdscore", "-q", "score", str(rows), "-o", str(output), *spec], check=True)
 
 
@@ -241,7 +246,7 @@ def service(data: Data) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    spec = ["-e", data.spec.encoder, "--device", data.spec.device, *(["--form", data.spec.form] if data.spec.form else [])]
+    spec = _options(data)
     command = [sys.executable, "-m", "msdscore", "serve", "--port", str(port), *spec]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
