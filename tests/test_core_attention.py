@@ -25,6 +25,8 @@ def check_attention(device, positions, *, width=64, heads=2, dtype=torch.float16
     rounding = {torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
     assert (found.double() - exact.transpose(1, 2)).abs().max() < rounding
     assert torch.equal(attend(queries[1:], keys[1:], values[1:], 0.3), found[1:])
+    apart = torch.stack([keys, keys], dim=-1).flatten(3)[..., ::2]  # its numbers are not next to each other
+    assert torch.equal(attend(queries, apart, values, 0.3), found)
 
 
 def interpret():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from msdscore_torch.gpu.fused import works
+from msdscore_torch.gpu.fused import on_device, works
 
 NAME = "msdscore"  # of this attention in transformers
 QUERIES, TILE = 64, 128  # rows and columns of a tile of similarities
@@ -28,17 +28,20 @@ _LOG2_E = 1.4426950408889634
 @torch.library.custom_op("msdscore::attend", mutates_args=())
 def attend(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
     """Attention of all positions to all, without a mask; its result is (images, positions, heads, width)."""
-    images, heads, positions, width = queries.shape
-    out = queries.new_empty((images, positions, heads, width))
     from msdscore_torch.gpu.attention_kernels import attention_kernel
 
-    attention_kernel[(-(-positions // QUERIES), images * heads)](
-        queries, keys, values, out, heads,
-        *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3],
-        out.stride(0), out.stride(2), out.stride(1), scale * _LOG2_E,
-        COUNT=positions, ROWS=QUERIES, LAST=_tile(positions % QUERIES), TILE=TILE, REST=_tile(positions % TILE),
-        WIDTH=width, num_warps=4, num_stages=2,
-    )  # fmt: skip
+    images, heads, positions, width = queries.shape
+    out = queries.new_empty((images, positions, heads, width))
+    # The kernel reads the numbers of a vector next to each other; a compiler may choose another layout.
+    queries, keys, values = (part if part.stride(3) == 1 else part.contiguous() for part in (queries, keys, values))
+    with on_device(queries.device):
+        attention_kernel[(-(-positions // QUERIES), images * heads)](
+            queries, keys, values, out, heads,
+            *queries.stride()[:3], *keys.stride()[:3], *values.stride()[:3],
+            out.stride(0), out.stride(2), out.stride(1), scale * _LOG2_E,
+            COUNT=positions, ROWS=QUERIES, LAST=_tile(positions % QUERIES), TILE=TILE, REST=_tile(positions % TILE),
+            WIDTH=width, num_warps=4, num_stages=2,
+        )  # fmt: skip
     return out
 
 

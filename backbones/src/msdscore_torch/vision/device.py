@@ -147,12 +147,12 @@ def joined(pixels: Sequence[Tensor], device: torch.device) -> PixelBatch:
     """
     batches, order = dict[int, tuple[PixelBatch, list[int]]](), list[tuple[int, int]]()
     for image in pixels:
+        if device.type == "cuda" and image.untyped_storage().data_ptr() not in batches:
+            image.record_stream(torch.cuda.current_stream(device))  # it was computed on another stream
         row, left = divmod(int(image.storage_offset()), image.numel())
         image = image if image.is_contiguous() and not left else image.clone(memory_format=torch.contiguous_format)
         storage = image.untyped_storage()
         if storage.data_ptr() not in batches:
-            if device.type == "cuda":
-                image.record_stream(torch.cuda.current_stream(device))  # it was computed on another stream
             shape = (storage.nbytes() // image.numel(), *image.shape)
             batches[storage.data_ptr()] = image.as_strided(shape, (image.numel(), *image.stride()), 0), []
         rows = batches[storage.data_ptr()][1]
